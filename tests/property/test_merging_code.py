@@ -19,7 +19,8 @@ from tiles.elements.verify import verify
 from tiles.engine import coverage_of
 from tiles.target import Target
 
-DTYPES = st.sampled_from(["float32", "int32", "uint32"])
+FLOATS = ["float32", "float16", "bfloat16"]
+DTYPES = st.sampled_from([*FLOATS, "int32", "uint32", "int16", "uint16", "int8", "uint8", "bool"])
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 45))
 TILES = st.sampled_from([1, 2, 8])
 STATE, SCRATCH, DATA = BASE, BASE + 128, BASE + 4096
@@ -28,9 +29,10 @@ STATE, SCRATCH, DATA = BASE, BASE + 128, BASE + 4096
 def drawn(seed: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Return few different values, so that many are equal; of floats also zeros of both signs, infinities and NaN."""
     random = np.random.default_rng(seed)
-    if dtype != "float32":
+    if dtype not in FLOATS:
         return random.integers(-4, 5, shape).astype(dtype)
-    special = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.5, -1.5, 1e-40], np.float32)
+    least = jnp.finfo(dtype).smallest_subnormal
+    special = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.5, -1.5, least], dtype)
     return random.choice(special, shape)
 
 
@@ -42,7 +44,7 @@ def agrees(function, x: np.ndarray, tiles: int) -> None:
     for got, want in zip(
         flow.run(executable, "tile", (x,)), jax.tree.leaves(jax.jit(function)(x)), strict=True
     ):
-        np.testing.assert_array_equal(np.asarray(got).view(np.uint32), np.asarray(want).view(np.uint32))
+        assert np.asarray(got).tobytes() == np.asarray(want).tobytes()
     event(f"vertices by code: {coverage_of(executable).vertices_share:.0%}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 from jax import lax
 
@@ -40,6 +40,17 @@ def collecting(taps: tuple[int, int]):
         return lax.reduce_window(x, -np.inf, lax.max, sizes, sizes, "VALID")
 
     return lambda x, given: jax.vjp(greatest, x)[1](given)[0]
+
+
+def collecting_anywhere(sizes: tuple[int, ...], strides: tuple[int, ...], padding, fold: str):
+    """Return the gradient of the greatest or least of windows that overlap, leave elements out, or reach outside."""
+    function, start = FOLDS[fold]
+
+    def greatest(x):
+        limit = start * np.inf if np.issubdtype(x.dtype, np.floating) else start
+        return lax.reduce_window(x, np.asarray(limit, x.dtype)[()], function, sizes, strides, padding)
+
+    return greatest, lambda x, given: jax.vjp(greatest, x)[1](given)[0]
 
 
 def arrays(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -81,6 +92,53 @@ def test_gradients_of_windows_side_by_side(dtype, taps, windows, tiles) -> None:
     images, rows, columns, channels = windows
     shape = images, rows * taps[0], columns * taps[1], channels
     agrees(collecting(taps), [arrays(shape, dtype), arrays(windows, dtype)], tiles)
+
+
+def special(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
+    """Return few different values, among them zeros of both signs, infinities and NaN."""
+    values = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.5, -1.5, 2.0])
+    return np.random.default_rng(seed).choice(values, shape).astype(dtype)
+
+
+COVERING = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 2), st.integers(0, 2))
+"""Taps, strides, and what windows reach in front of and behind the array along an axis."""
+
+
+@given(
+    st.sampled_from(["max", "min"]),
+    st.sampled_from(["float32", "float16", "int32"]),
+    st.lists(COVERING, min_size=2, max_size=2),
+    st.tuples(st.integers(1, 2), st.integers(3, 9), st.integers(3, 9), st.integers(1, 14)),
+    st.integers(1, 9),
+    st.integers(0, 99),
+)
+@budget(PROGRAM)
+def test_gradients_of_any_windows(fold, dtype, axes, shape, tiles, seed) -> None:
+    """Every bit of what the codelet means, of zeros, infinities and NaN, too, but for the sign of NaN."""
+    taps, strides, low, high = zip(*axes, strict=True)
+    assume(taps != (1, 1))
+    padding = [(0, 0), *zip(low, high, strict=True), (0, 0)]
+    forward, backward = collecting_anywhere((1, *taps, 1), (1, *strides, 1), padding, fold)
+    given_shape = jax.eval_shape(forward, jax.ShapeDtypeStruct(shape, dtype)).shape
+    is_float = dtype != "int32"
+    x = special(shape, dtype, seed) if is_float else arrays(shape, dtype)
+    source = special(given_shape, dtype, seed + 1) if seed % 2 and is_float else arrays(given_shape, dtype)
+    module = flow.optimized_module(backward, [x, source])
+    executable = flow.executable_of(module, Target.named("gc200").replace(num_tiles=tiles))
+    flow.assert_engines_agree(executable, module, [x, source], ("tile",))
+    (got,), (want,) = (flow.run(executable, engine, [x, source]) for engine in ("tile", "literal"))
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(np.signbit(got)[got == got], np.signbit(want)[want == want])
+    event(f"vertices by code: {coverage_of(executable).vertices_share:.0%}")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_windows_that_overlap_run_by_code(dtype) -> None:
+    """As in a residual network: 3 x 3 elements every other one, with padding behind or all round."""
+    x = arrays((2, 8, 8, 8), dtype)
+    for padding in ([(0, 0), (0, 1), (0, 1), (0, 0)], [(0, 0), (1, 1), (1, 1), (0, 0)]):
+        _, backward = collecting_anywhere((1, 3, 3, 1), (1, 2, 2, 1), padding, "max")
+        assert agrees(backward, [x, arrays((2, 4, 4, 8), dtype)], 4) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

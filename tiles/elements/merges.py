@@ -66,7 +66,7 @@ def _counted(i: Instruction, steps: int) -> Instruction:
 
 @dataclass
 class Comparing:
-    """What builds code that compares elements of several arrays of words, which lie a distance apart.
+    """What builds code that compares elements of several arrays, a word each, which lie a distance apart.
 
     Args:
       emitter: takes the code.
@@ -89,10 +89,10 @@ class Comparing:
         """Start without arguments.
 
         Raises:
-          NoTileCode: elements that are no whole words.
+          NoTileCode: elements that fit no word.
         """
-        if any(itemsize(dtype) != WORD_BYTES for dtype in self.dtypes):
-            raise NoTileCode(f"merging {', '.join(self.dtypes)}", expected="elements of whole words")
+        if any(itemsize(dtype) > WORD_BYTES for dtype in self.dtypes):
+            raise NoTileCode(f"merging {', '.join(self.dtypes)}", expected="elements of at most a word")
         self.arguments: list[str] = []
         self.apart: list[Register] = []
         self.beside: list[Register] = []
@@ -133,7 +133,7 @@ class Comparing:
         """Return 1 where the later run's elements go before the earlier run's, else 0."""
         e = self.emitter
         values = [
-            Value(dtype, level, 1, forms={"int": (word,)})
+            Value(dtype, level, 1, forms={"pred" if dtype == "bool" else "int": (word,)})
             for words in (later, earlier)
             for word, dtype in zip(words, self.dtypes, strict=True)
         ]

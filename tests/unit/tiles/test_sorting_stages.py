@@ -64,7 +64,7 @@ def test_the_stages_keep_equal_elements_in_order(engine, is_descending, eight):
 
 
 def test_several_rows_share_the_tiles_and_any_dimension_is_sorted(eight):
-    values = RNG.integers(-100, 100, (120, 2, 2)).astype(np.int16)
+    values = RNG.integers(-100, 100, (300, 2, 2)).astype(np.int16)
     (found,) = _sorted(eight, [values], "literal", dimension=0)
     np.testing.assert_array_equal(found, np.sort(values, axis=0))
 

@@ -66,6 +66,13 @@ def exchanged(x):
     return jnp.sort(x)
 
 
+def sorted_narrow(x, y, *others):
+    """Rows of elements below a word, sorted over tiles, alone and with wider and narrower ones that follow; parts selected."""
+    wide = lax.broadcasted_iota(jnp.int32, x.shape, 0)
+    together = lax.sort([x, wide, y], num_keys=1), lax.sort([wide % 7, x, y], num_keys=1)
+    return jnp.sort(x), together, lax.top_k(x, 9), *(jnp.sort(z) for z in others)
+
+
 def selected(x):
     """Selections from rows and from parts of rows, whose survivors are joined; rows sorted in one piece."""
     return lax.top_k(x, 4), lax.top_k(x.reshape(1, -1)[:, :512], 9), jnp.argsort(x[:9], axis=-1)
@@ -84,6 +91,12 @@ def scans(x, i):
         (folded_bits, (WORDS,), 0.9),
         (neighbours, (X,), 0.9),
         (exchanged, (np.where(X == X.max(), np.nan, X).reshape(-1)[:1001],), 1.0),
+        (
+            sorted_narrow,
+            (np.append(H, np.nan).reshape(-1)[:1001].astype("float16"), BYTES.reshape(-1)[:1001]),
+            1.0,
+        ),
+        (sorted_narrow, (BYTES.reshape(-1)[:999], H.reshape(-1)[:999], BOOLS.reshape(-1)[:500]), 1.0),
         (selected, (np.round(X),), 1.0),
         (scans, (X, INTEGERS.reshape(-1)[:300]), 1.0),
         (masked, (X[:8, :24].reshape(2, 4, 24),), 1.0),
@@ -129,7 +142,7 @@ def test_it_is_the_code_that_runs(monkeypatch) -> None:
 
 def test_coverage_names_what_has_no_code() -> None:
     def f(h):
-        return jnp.sort(h, axis=0), h * 2
+        return lax.cummax(h, 0), h * 2
 
     compiled = ipuxla.jit(f, target=TARGET).lower(H).compile(engine="tile")
     coverage = compiled.tile_coverage()

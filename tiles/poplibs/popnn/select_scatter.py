@@ -15,6 +15,7 @@ from tiles._jax_compat import broadcasted_iota
 from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, code_or_formula, register
 from tiles.numerics.dtypes import is_float
+from tiles.poplibs.popnn.scatter_code import Reach, scatter_bytes, scatter_code
 from tiles.poplibs.popnn.window_code import STAYS, Axis, select_code, tap_views, taps_form
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.windows import Collection
@@ -182,22 +183,46 @@ class SelectAndScatter(Codelet):
             return stated
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
-        """Return the code for windows that lie side by side, inside the array; see ``window_code``."""
-        return select_code(
-            self.direction, self.dtype, self._code_axes(extents.form), extents, target, self.label
-        )
+        """Return the code for windows that lie side by side, inside the array (``window_code``), or any others."""
+        how = self.direction, self.dtype
+        if not self._is_side_by_side:
+            return scatter_code(*how, self._reaches(extents.form), extents, target, self.label)
+        return select_code(*how, self._code_axes(extents.form), extents, target, self.label)
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Count what windows that do not lie side by side select before elements collect it, and which taps lie inside."""
+        if self._is_side_by_side:
+            return np.zeros_like(extents.results)
+        try:
+            return scatter_bytes(self.dtype, self._reaches(extents.form), extents)
+        except NoTileCode:
+            return np.zeros_like(extents.results)
+
+    @property
+    def _is_side_by_side(self) -> bool:
+        """Whether windows neither overlap, nor leave elements out, nor reach outside the array."""
+        are_together = self.taps == self.strides and not any(self.lead) and not any(self.origins)
+        return are_together and not self.bounds and all(reach == 1 for reach in self.reach)
+
+    def _reaches(self, form: OpForm) -> list[Reach]:
+        """Return where windows of any kind lie."""
+        bounds = self.bounds or (None,) * len(self.axes)
+        return [
+            Reach(
+                axis,
+                form.operands[1].axes[axis].terms[0][0],
+                self.strides[i],
+                self.taps[i],
+                self.reach[i],
+                self.lead[i],
+                self.origins[i],
+                bounds[i],
+            )
+            for i, axis in enumerate(self.axes)
+        ]
 
     def _code_axes(self, form: OpForm) -> list[Axis]:
-        """Return where windows lie.
-
-        Raises:
-          NoTileCode: they overlap, leave elements out, or reach outside the array.
-        """
-        side_by_side = self.taps == self.strides and not any(self.lead) and not any(self.origins)
-        if not side_by_side or self.bounds or any(reach != 1 for reach in self.reach):
-            raise NoTileCode(
-                "windows that overlap, leave elements out, or reach outside", expected="windows side by side"
-            )
+        """Return where windows side by side lie."""
         blocks = [form.operands[1].axes[axis].terms[0][0] for axis in self.axes]
         return [
             Axis(number, block, taps, taps)

@@ -55,7 +55,7 @@ class Axis:
     dilation: int = 1
 
 
-def _channels_of(form: OpForm, channels: set[int]) -> tuple[int, ...]:
+def channels_of(form: OpForm, channels: set[int]) -> tuple[int, ...]:
     """Return those of some dimensions that lie innermost in the result, of more than one point.
 
     Raises:
@@ -158,7 +158,7 @@ def _code(
     kept = {
         term[0] for axis in form.operands[-1].axes for term in axis.terms if not form.dims[term[0]].is_reduced
     }
-    inner = _channels_of(form, kept - {axis.windows for axis in axes})
+    inner = channels_of(form, kept - {axis.windows for axis in axes})
     outer = tuple(d for d in form.results[0].dims if d not in inner and d in kept)
     n, rows = np.broadcast_arrays(
         np.atleast_1d(extents.product(inner)), np.atleast_1d(extents.product(outer))
@@ -196,7 +196,7 @@ def _fold_cell(
 
     def window(*values: jax.Array) -> tuple[jax.Array, ...]:
         wide = [cast_accumulator(x, accumulate_dtype) for x in values]
-        return (cast_accumulator(_folded(wide, taps, combine), dtype),)
+        return (cast_accumulator(folded(wide, taps, combine), dtype),)
 
     return _cell(window, dtype, count, 0, 1, grain, shares)
 
@@ -220,17 +220,17 @@ def _select_cell(direction: str, dtype: str, taps: tuple[int, ...], grain: int, 
         ]
 
     def window(*values: jax.Array) -> tuple[jax.Array, ...]:
-        return tuple(given(_folded([(x,) for x in values[:-1]], taps, combine), values[-1]))
+        return tuple(given(folded([(x,) for x in values[:-1]], taps, combine), values[-1]))
 
     return _cell(window, dtype, count, 1, count, grain, shares)
 
 
-def _folded(items: list[Any], taps: tuple[int, ...], combine: Callable[[Any, Any], Any]) -> Any:
+def folded(items: list[Any], taps: tuple[int, ...], combine: Callable[[Any, Any], Any]) -> Any:
     """Return the fold of what taps hold, in row-major order: along the last axis first."""
     if len(taps) > 1:
         each = math.prod(taps[1:])
         rows = range(0, len(items), each)
-        items = [_folded(items[at : at + each], taps[1:], combine) for at in rows]
+        items = [folded(items[at : at + each], taps[1:], combine) for at in rows]
     total = items[0]
     for item in items[1:]:
         total = combine(total, item)

@@ -34,10 +34,19 @@ from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, VertexCode
 from tiles.graph.cycles import Field
-from tiles.numerics.dtypes import itemsize, to_jax
+from tiles.numerics.dtypes import to_jax
 from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.expression import ONE_ELEMENT
 from tiles.poplibs.popops.map_code import check_widths
+from tiles.poplibs.popops.packing_code import (
+    Narrow,
+    compiled_packing,
+    in_words,
+    narrow_arrays,
+    packing_cycles,
+    upper_half,
+    word_of,
+)
 from tiles.poplibs.popops.sort_order import Order
 from tiles.target import Target
 
@@ -77,6 +86,16 @@ class Merging:
     def dtypes(self) -> tuple[str, ...]:
         """Dtypes of the arrays that are merged."""
         return (*self.order.dtypes, POSITION) if self.has_positions else self.order.dtypes
+
+    @property
+    def narrow(self) -> dict[int, Narrow]:
+        """The arrays whose elements are smaller than words, by number."""
+        return narrow_arrays(self.order)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Dtypes of the arrays' words."""
+        return tuple(map(word_of, self.dtypes))
 
     @property
     def question(self) -> tuple[Order, bool, int | None, bool]:
@@ -203,11 +222,12 @@ def merging_code(
       name: of the variants.
 
     Raises:
-      NoTileCode: elements that are no whole words, a comparison without code, or rows that loops cannot count.
+      NoTileCode: elements that fit no word, a comparison without code, or rows that loops cannot count.
       OutOfRegisters: too few registers, even with values spilled.
     """
     cell = partial(_cell, *what.question)
-    parts = [
+    parts = _packing_parts(what, False, np.asarray(n, np.int64), rows, kernel, target, name)
+    parts += [
         VertexCode(
             run.variant,
             run.level.piece,
@@ -222,31 +242,58 @@ def merging_code(
     ]
     missing = np.maximum((what.kept or 0) - np.asarray(n, np.int64), 0)
     if np.any(missing):
-        made = existing(_filling(instructions_for(target), what.dtypes)).named(name)
+        made = existing(_filling(instructions_for(target), what.words)).named(name)
         runs = np.where(missing > 0, rows, 0)
         parts.append(VertexCode(made, missing, 1, runs, kernel=kernel, turn=kernel.fill))
-    return tuple(parts)
+    width = np.asarray(n if what.kept is None else what.kept, np.int64)
+    return (*parts, *_packing_parts(what, True, width, rows, kernel, target, name))
+
+
+def _packing_parts(
+    what: Merging,
+    packs: bool,
+    n: Amount,
+    rows: Amount,
+    kernel: MergedRows | _BitonicRows,
+    target: Target,
+    name: str,
+) -> list[VertexCode]:
+    """Return the code that makes words of all rows' narrow elements, or such elements of words."""
+    return [
+        VertexCode(
+            narrow.variant(packs, target, name),
+            n * rows,
+            runs=np.minimum(n * rows, 1),
+            cell=None if packs or narrow.key is None else narrow.unpacking,
+            kernel=kernel,
+            compiled=compiled_packing,
+            turn=partial(kernel.packing, k, packs),
+        )
+        for k, narrow in what.narrow.items()
+    ]
 
 
 def merging_cycles(what: Merging, n: Amount, rows: Amount, target: Target) -> Any:
     """Return the cycles of sorting ``rows`` rows of ``n`` elements on one tile; arguments and errors as of ``merging_code``."""
     found = _runs(what, n, rows, target, "merges")
-    return sum(
+    merging = sum(
         run.runs * run.variant.formula.cycles(run.level.piece, run.level.pairs * run.level.pieces)
         for run in found
     )
+    return merging + packing_cycles(what.order, n * rows, rows * (what.kept or n), target)
 
 
 def least_merging_cycles(what: Merging, n: Amount, rows: Amount, target: Target) -> Any:
     """Return what ``merging_cycles`` is at least, from code that is not scheduled; arguments and errors as of it."""
     isa, question = instructions_for(target), what.question
-    return sum(
+    merging = sum(
         runs
         * _least_formula(isa, _Compiled, (counts,), steps, *question).cycles(
             level.piece, level.pairs * level.pieces
         )
         for level, counts, steps, runs in _turns(what, n, rows, isa)
     )
+    return merging + packing_cycles(what.order, n * rows, rows * (what.kept or n), target)
 
 
 def sorting_code(
@@ -281,7 +328,8 @@ def bitonic_code(what: Merging, extents: Extents, target: Target, name: str) -> 
     question = what.question
     cell, kernel = partial(_cell, *question), _BitonicRows(what, target.workers_per_tile)
     least = existing(_bitonic_variant(isa, *question, 0)).named(name)
-    parts = [
+    parts = _packing_parts(what, False, n, rows, kernel, target, name)
+    parts += [
         VertexCode(
             least, n, runs=rows, cell=cell, kernel=kernel, compiled=_CompiledEnds(0), turn=kernel.first
         )
@@ -296,7 +344,7 @@ def bitonic_code(what: Merging, extents: Extents, target: Target, name: str) -> 
                 variant, piece, runs=runs, cell=cell, kernel=kernel, compiled=compiled, turn=kernel.ends
             )
         )
-    return tuple(parts)
+    return (*parts, *_packing_parts(what, True, n, rows, kernel, target, name))
 
 
 def bitonic_cycles(what: Merging, n: int, rows: int, target: Target) -> Any:
@@ -304,7 +352,8 @@ def bitonic_cycles(what: Merging, n: int, rows: int, target: Target) -> Any:
     isa, question = instructions_for(target), what.question
     least = existing(_bitonic_variant(isa, *question, 0)).formula.cycles(n)
     ends = existing(_bitonic_variant(isa, *question, _halvings(n))).formula
-    return rows * (least + ends.cycles(-(-n // target.workers_per_tile)))
+    merging = rows * (least + ends.cycles(-(-n // target.workers_per_tile)))
+    return merging + packing_cycles(what.order, n * rows, n * rows, target)
 
 
 def least_bitonic_cycles(what: Merging, n: int, rows: int, target: Target) -> Any:
@@ -312,7 +361,8 @@ def least_bitonic_cycles(what: Merging, n: int, rows: int, target: Target) -> An
     isa, question = instructions_for(target), what.question
     least = _least_formula(isa, _CompiledEnds, (), 0, *question).cycles(n)
     ends = _least_formula(isa, _CompiledEnds, (), _halvings(n), *question)
-    return rows * (least + ends.cycles(-(-n // target.workers_per_tile)))
+    merging = rows * (least + ends.cycles(-(-n // target.workers_per_tile)))
+    return merging + packing_cycles(what.order, n * rows, n * rows, target)
 
 
 @lru_cache(maxsize=256)
@@ -365,24 +415,32 @@ class _BitonicRows:
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """See ``Kernel``."""
         rows = [np.ascontiguousarray(x.reshape(-1, sizes[-1])) for x in operands]
-        memory = {f"in{k}": x for k, x in enumerate(rows)}
-        memory |= {f"r{k}": np.zeros_like(x) for k, x in enumerate(rows)}
+        memory = _memory(self.what, rows, sizes[-1])
+        memory |= {f"r{k}": np.zeros(x.shape, _word_type(self.what, rows, k)) for k, x in enumerate(rows)}
         return memory | {"near": np.zeros((len(rows[0]), self.workers), np.int32)}, {}
+
+    def packing(self, k: int, packs: bool, sizes: tuple[int, ...]) -> dict[str, Field]:
+        """Return the fields of making words of array k, or its elements of words."""
+        return _packing_fields(k, packs, sizes[-1])
+
+    def _words(self) -> dict[str, Field]:
+        return {f"in{k}": f"w{k}" for k in self.what.narrow}
 
     def first(self, sizes: tuple[int, ...]) -> dict[str, Field]:
         """Return the fields of finding the first element."""
-        return {"out0": "near"}
+        return {**self._words(), "out0": "near"}
 
     def ends(self, sizes: tuple[int, ...]) -> dict[str, Field]:
         """Return the fields of going on from there."""
         results: dict[str, Field] = {f"out{k}": f"r{k}" for k in range(len(self.what.dtypes))}
         share = -(-sizes[-1] // self.workers)
-        return results | {"size": sizes[-1] * _WORD_BYTES, "piece": share * _WORD_BYTES}
+        results |= {"size": sizes[-1] * _WORD_BYTES, "piece": share * _WORD_BYTES}
+        return results | self._words()
 
     def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
         """See ``Kernel``."""
         rest = sizes[:-1]
-        return [split_rows(memory[f"r{k}"], rest, len(rest)) for k in range(len(self.what.dtypes))]
+        return [split_rows(x, rest, len(rest)) for x in _found(self.what, memory)]
 
 
 @lru_cache(maxsize=256)
@@ -433,13 +491,14 @@ def _cell(order: Order, has_positions: bool, size: int | None, ascends: bool) ->
 
     Where positions ascend from run to run a later element goes first only if it is less.
     """
+    check_widths(order.dtypes)
+    keyed = [k for k, narrow in narrow_arrays(order).items() if narrow.key is not None]
+    order = in_words(order)
     arrays = (*order.dtypes, POSITION) if has_positions else order.dtypes
-    check_widths(arrays)
-    if any(itemsize(dtype) != _WORD_BYTES for dtype in arrays):
-        raise NoTileCode(f"a sort of {', '.join(order.dtypes)}", expected="elements of whole words")
 
     def goes_before(*elements: jax.Array) -> jax.Array:
-        later, earlier = elements[: len(arrays)], elements[len(arrays) :]
+        both = elements[: len(arrays)], elements[len(arrays) :]
+        later, earlier = ([upper_half(x) if k in keyed else x for k, x in enumerate(own)] for own in both)
         if not has_positions:
             return order.less(ONE_ELEMENT, later, earlier)
         if ascends:
@@ -478,12 +537,12 @@ class MergedRows:
         """See ``Kernel``."""
         rows = [np.ascontiguousarray(x) for x in self.rows_of(sizes, operands)]
         count, n = rows[0].shape
-        memory = {f"in{k}": x for k, x in enumerate(rows)}
+        memory = _memory(self.what, rows, self.what.kept or n)
         levels = self._levels(sizes)
         for buffer in sorted({self._buffer(level, len(levels)) for level in range(len(levels))}):
             width = max(levels[-1].found, self.what.kept or 0) if buffer == "r" else n
-            for k, dtype in enumerate(self.what.dtypes):
-                memory[f"{buffer}{k}"] = np.zeros((count, int(width)), _word_type(rows, k, dtype))
+            for k in range(len(self.what.dtypes)):
+                memory[f"{buffer}{k}"] = np.zeros((count, int(width)), _word_type(self.what, rows, k))
         first = origins[:, self.dimension] if self.what.counts else np.zeros(len(origins), np.int64)
         return memory, {"first": np.repeat(first, count // len(origins))}
 
@@ -507,11 +566,18 @@ class MergedRows:
             source = self._buffer(number - 1, len(levels))
         held = len(self.what.dtypes) - (self.what.counts and number == 0)
         fields: dict[str, Field] = {f"in{k}": f"{source}{k}" for k in range(held)}
+        if not number:
+            fields |= {f"in{k}": f"w{k}" for k in self.what.narrow}
         fields |= {f"out{k}": f"{target}{k}" for k in range(len(self.what.dtypes))}
         pieces, piece = int(level.pieces), int(level.piece)
         fields |= {"run": level.run * _WORD_BYTES, "most": level.most * _WORD_BYTES}
         fields |= {"size": int(level.elements) * _WORD_BYTES, "piece": piece * _WORD_BYTES}
         return fields | {"pieces": pieces, "factor": -(-(1 << PIECES_SHIFT) // pieces)}
+
+    def packing(self, k: int, packs: bool, sizes: tuple[int, ...]) -> dict[str, Field]:
+        """Return the fields of making words of array k, or its elements of words."""
+        n = self.n_of(sizes)
+        return _packing_fields(k, packs, self.what.kept or n if packs else n)
 
     def fill(self, sizes: tuple[int, ...]) -> dict[str, Field]:
         """Return the fields of filling the end of a row in which fewer are found than are wanted."""
@@ -520,12 +586,36 @@ class MergedRows:
 
     def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
         """See ``Kernel``."""
-        return self.results_of(sizes, [memory[f"r{k}"] for k in range(len(self.what.dtypes))])
+        return self.results_of(sizes, _found(self.what, memory))
 
 
-def _word_type(rows: Sequence[np.ndarray], k: int, dtype: str) -> np.dtype:
-    """Return the type of array k: in the ring, its words'."""
-    return rows[k].dtype if k < len(rows) else np.dtype(to_jax(dtype))
+def _word_type(what: Merging, rows: Sequence[np.ndarray], k: int) -> np.dtype:
+    """Return the type of the words of array k: in the ring, its words'."""
+    is_held = k < len(rows) and k not in what.narrow
+    return rows[k].dtype if is_held else np.dtype(to_jax(what.words[k]))
+
+
+def _memory(what: Merging, rows: Sequence[np.ndarray], width: int) -> dict[str, np.ndarray]:
+    """Return memory for arrays as they are read and, of narrow ones, for their words and for what becomes of them.
+
+    Arrays of words lie in order: none lies before the first one.
+    """
+    memory = {f"in{k}": rows[k] for k in what.narrow}
+    memory |= {f"p{k}": np.zeros((len(rows[k]), width), rows[k].dtype) for k in what.narrow}
+    for k, x in enumerate(rows):
+        memory |= {f"w{k}": np.zeros(x.shape, what.words[k])} if k in what.narrow else {f"in{k}": x}
+    return memory
+
+
+def _packing_fields(k: int, packs: bool, n: int) -> dict[str, Field]:
+    """Return the fields of making words of array k, or its elements of words; of one row, as rows follow one another."""
+    source, target = ("r", "p") if packs else ("in", "w")
+    return {"in0": f"{source}{k}", "out0": f"{target}{k}", "n": n}
+
+
+def _found(what: Merging, memory: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the arrays that merges have left."""
+    return [memory[f"{'p' if k in what.narrow else 'r'}{k}"] for k in range(len(what.dtypes))]
 
 
 def split_rows(x: np.ndarray, sizes: Sequence[int], axis: int) -> np.ndarray:

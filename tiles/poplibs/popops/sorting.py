@@ -38,6 +38,7 @@ from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.merging_code import Merging, sorting_code
+from tiles.poplibs.popops.packing_code import unpacked_bytes
 from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting_stages import SOURCE, Stage, heap_cycles, parts_of_rows, sort_in_stages
 from tiles.poplibs.poputil.place import place
@@ -105,7 +106,7 @@ class Sort(Codelet):
             return Cycles(each * -(-rows // target.workers_per_tile), Basis.ASSUMED, SOURCE)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
-        """Return the code of sorting rows of whole words by merges, which keep the order of equal elements."""
+        """Return the code of sorting rows by merges, which keep the order of equal elements."""
         what = Merging(self.order, has_positions=False)
         return sorting_code(what, self.dimension, extents, target, self.label)
 
@@ -124,9 +125,10 @@ class Sort(Codelet):
         return ""
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
-        """Count one row for every worker: what is being moved while results are built."""
+        """Count one row for every worker: what is being moved while results are built; and words of narrow elements."""
         row = np.asarray(extents.sizes[self.dimension], np.int64) * sum(map(itemsize, self.dtypes))
-        return np.broadcast_to(row * target.workers_per_tile, extents.points.shape)
+        words = unpacked_bytes(self.dtypes, extents.points, extents.points)
+        return np.broadcast_to(row * target.workers_per_tile + words, extents.points.shape)
 
 
 def sort(

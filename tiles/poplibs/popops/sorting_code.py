@@ -14,7 +14,7 @@ from tiles.elements.cell import CELL
 from tiles.elements.variants import existing
 from tiles.errors import NoTileCode
 from tiles.graph import CodeData, Extents, VertexCode
-from tiles.numerics.dtypes import itemsize, to_jax
+from tiles.numerics.dtypes import to_jax
 from tiles.poplibs.popops.expression import ONE_ELEMENT
 from tiles.poplibs.popops.map_code import check_widths, named_variant
 from tiles.poplibs.popops.sort_order import Order
@@ -38,7 +38,7 @@ def exchange_code(
       name: of the variant.
 
     Raises:
-      NoTileCode: elements that are no whole words, or vertices of both sides.
+      NoTileCode: elements that fit no word, or vertices of both sides.
       OutOfRegisters: too few registers, even with values spilled.
     """
     if (extents.product((side,)) != 1).any():
@@ -59,8 +59,6 @@ def _cell(order: Order, size: int | None) -> CellFunction:
     """Return what is computed of one element: the arrays and position here, the partner's, and the side."""
     arrays = (*order.dtypes, POSITION)
     check_widths(arrays)
-    if any(itemsize(dtype) < _WORD_BYTES for dtype in arrays):
-        raise NoTileCode(f"a sort of {', '.join(order.dtypes)}", expected="elements of whole words")
 
     def element(*operands: jax.Array) -> tuple[jax.Array, ...]:
         here, partner, side = operands[: len(arrays)], operands[len(arrays) : -1], operands[-1]

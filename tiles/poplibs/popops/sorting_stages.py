@@ -63,6 +63,7 @@ from tiles.poplibs.popops.merging_code import (
     merging_cycles,
     sorting_code,
 )
+from tiles.poplibs.popops.packing_code import unpacked_bytes, word_of
 from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting_code import POSITION, exchange_code
 from tiles.poplibs.poputil.copies import reshape
@@ -144,7 +145,7 @@ class SortPart(Stage):
             return Cycles(each * (extents.points // np.maximum(n, 1)), Basis.ASSUMED, SOURCE)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
-        """Return the code of sorting parts of whole words."""
+        """Return the code of sorting parts."""
         size = self.size if self._is_padded(extents.form) else None
         what = Merging(self.order, size=size, ascends=not self.is_merge)
         if self.is_merge:
@@ -156,9 +157,14 @@ class SortPart(Stage):
         return d != len(form.dims) - 1
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
-        """Count a part, as runs are merged from one place to another, or what every worker finds in a bitonic one."""
-        row = np.asarray(extents.sizes[-1], np.int64) * (sum(map(itemsize, self.dtypes)) + itemsize(POSITION))
-        return np.broadcast_to(np.maximum(row, 4 * target.workers_per_tile), extents.points.shape)
+        """Count a part, as runs are merged from one place to another, or what every worker finds in a bitonic one.
+
+        Narrow elements are words meanwhile.
+        """
+        each = sum(itemsize(word_of(dtype)) for dtype in self.dtypes) + itemsize(POSITION)
+        row = np.asarray(extents.sizes[-1], np.int64) * each
+        words = unpacked_bytes(self.dtypes, extents.points, extents.points)
+        return np.broadcast_to(np.maximum(row, 4 * target.workers_per_tile) + words, extents.points.shape)
 
 
 @register
@@ -196,7 +202,7 @@ class SortExchange(Stage):
             return Cycles(slots * target.worker_issue_interval_cycles, Basis.ASSUMED, SOURCE)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
-        """Return the code of comparing and choosing elements of whole words."""
+        """Return the code of comparing and choosing elements."""
         dims = extents.form.dims
         side = len(dims) - 3
         size = None if math.prod(dim.size for dim in dims[-4:]) == self.size else self.size
@@ -269,9 +275,9 @@ def ways_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Tar
     if n < 2 or not rows:
         yield Way(1, 0.0, lambda: 0.0)
         return
-    element = sum(map(itemsize, order.dtypes))
+    element, words = sum(map(itemsize, order.dtypes)), unpacked_bytes(order.dtypes, 1, 1)
     held = ceil_div(rows, target.num_tiles)
-    if 2 * element * n * held <= target.bytes_per_tile:
+    if (2 * element + words) * n * held <= target.bytes_per_tile:
         cycles = partial(_row_cycles, order, n, held, target)
         yield Way(1, cycles(is_least=True), cycles)
     for level in range(1, (target.num_tiles - 1).bit_length() + 1):
@@ -282,7 +288,7 @@ def ways_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Tar
         here = math.prod(
             s.grain for s in _row_splits(_others(shape, dimension), target.num_tiles // parts, 1)
         )
-        if COPIES * (element + itemsize(POSITION)) * part * here <= target.bytes_per_tile:
+        if (COPIES * (element + itemsize(POSITION)) + words) * part * here <= target.bytes_per_tile:
             cycles = partial(_stages_cycles, order, part, here, level, target)
             yield Way(parts, cycles(is_least=True), cycles)
 

@@ -54,6 +54,7 @@ from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.elementwise import iota
 from tiles.poplibs.popops.map import Map
 from tiles.poplibs.popops.merging_code import NOWHERE, POSITION, MergedRows, Merging, merging_code, split_rows
+from tiles.poplibs.popops.packing_code import unpacked_bytes
 from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting import sort
 from tiles.poplibs.popops.sorting_stages import parts_of_rows
@@ -104,12 +105,14 @@ class _Selection(Codelet):
         return codelet, _form(shape, (0, self.dimension + 1), self.dimension, self.k, 2)
 
     def buffered_bytes(self, elements: Amount, extents: Extents, target: Target) -> np.ndarray:
-        """Return what a vertex keeps of a row of so many elements: two copies with positions, or a heap for every worker."""
-        each = itemsize(self.dtype) + itemsize(POSITION)
-        heap = self.k * each * target.workers_per_tile
-        need = (
-            2 * each * np.asarray(elements, np.int64) if itemsize(self.dtype) == _WORD_BYTES else np.int64(0)
-        )
+        """Return what a vertex keeps of a row of so many elements: two copies with positions, or a heap for every worker.
+
+        Narrow elements are words meanwhile.
+        """
+        heap = self.k * (itemsize(self.dtype) + itemsize(POSITION)) * target.workers_per_tile
+        words = unpacked_bytes((self.dtype,), extents.operand_elements(0), extents.results)
+        need = 2 * (_WORD_BYTES + itemsize(POSITION)) * np.asarray(elements, np.int64) + words
+        need = need if itemsize(self.dtype) <= _WORD_BYTES else np.int64(0)
         return np.broadcast_to(np.maximum(need, heap), extents.points.shape)
 
     @property
@@ -145,7 +148,7 @@ class _Selection(Codelet):
         """Return the code that merges the partials of ``rows`` rows, which are sorted.
 
         Raises:
-          NoTileCode: elements that are no whole words, or nothing that is wanted.
+          NoTileCode: elements that fit no word, or nothing that is wanted.
           OutOfRegisters: too few registers, even with values spilled.
         """
         what = Merging(self.order, size=NOWHERE, run=_wanted(self.k), kept=self.k)
@@ -222,7 +225,7 @@ class TopK(_Selection):
         return self.buffered_bytes(self._rows(extents)[0], extents, target)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
-        """Return the code of selecting from rows of whole words, or from their parts."""
+        """Return the code of selecting from rows, or from their parts."""
         n, rows = self._rows(extents)
 
         def rows_of(sizes: tuple[int, ...], operands: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -280,7 +283,7 @@ class TopKJoin(_Selection):
         return extents.operand_elements(0) // n
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
-        """Return the code of merging partials of whole words."""
+        """Return the code of merging partials."""
         return self.merging_parts(np.asarray(extents.sizes[0], np.int64), self._rows(extents), target)
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
