@@ -28,6 +28,7 @@ from ipuxla.calibration.programs import FAMILIES
 from ipuxla.errors import (
     InvalidExecutable,
     InvalidOption,
+    InvalidSystem,
     InvalidTarget,
     IpuError,
     OutOfTileMemory,
@@ -73,6 +74,7 @@ WRONG_INPUT = (
     InvalidPassOption,
     InvalidPipeline,
     InvalidPlan,
+    InvalidSystem,
     InvalidTarget,
     MalformedStableHLO,
     NotWritten,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hlo_passes import ops
-from hlo_passes.ir import Computation, Module, Value
+from hlo_passes.ir import Computation, Instruction, Module, Value
 from hlo_passes.passes import optimize
 from ipuxla.lowering import lower_module
 from ipuxla.sharding import ArraySharding
@@ -70,10 +70,11 @@ def planned_to_fit(
 def beyond_memory(
     module: Module, machine: Target | System, inputs: Sequence[ArraySharding] = ()
 ) -> OutOfTileMemory | None:
-    """Return the error of a program of huge arrays whose arguments and results alone have no room on any chip known.
+    """Return the error of a program of huge arrays that has no room on any chip known, however it is planned.
 
-    Arguments lie there from beginning to end, and at the end all results do (``least_held``): no plan needs less. The error
-    plans the program when it is asked for its executable or report.
+    Arguments lie there from beginning to end, and at the end all results do (``least_held``); while a contraction runs, so do its
+    result and what that is computed from (``least_at_contractions``). The error plans the program when it is asked for its
+    executable or report.
 
     Args:
       module: the program of one device, optimized.
@@ -81,37 +82,124 @@ def beyond_memory(
       inputs: as for ``lower_module``.
     """
     target = machine.chip if isinstance(machine, System) else machine
-    held, beside = least_held(module)
-    if max((value.type.size for value in (*held, *beside)), default=0) < PROVED_FROM:
+    if max((value.type.size for value in _values(module.entry_computation)), default=0) < PROVED_FROM:
         return None
-    arguments, results = (sum(value.type.size_bytes for value in side) for side in (held, beside))
     larger = _larger(target)
     most = max(target.memory_bytes, larger.memory_bytes if larger is not None else 0)
-    if arguments + results <= most:
+    needs = next(
+        (n for n in (_at_the_end(module), *least_at_contractions(module)) if n.size_bytes > most), None
+    )
+    if needs is None:
         return None
     several = _several_ipus(module, machine)
     shared = "" if several is None else f"target={several!r} shares it out over IPUs (not tried); "
-    largest = sorted((*held, *beside), key=lambda value: -value.type.size_bytes)[:SHOWN]
-    producers = module.entry_computation.producers
-    locations = {value: producers[value].location for value in beside}
-    named = (
-        f"largest: {value.name.removeprefix('%') if value in held else 'a result'} {value.type}, {value.type.size_bytes:,} B"
-        + (f" from {locations[value]}" if locations.get(value) else "")
-        for value in largest
-    )
-    excess = arguments + results - target.memory_bytes
+    excess = needs.size_bytes - target.memory_bytes
     error = OutOfTileMemory(
-        f"arguments and results alone need {arguments + results:,} B and all tiles of {target.name!r} together have "
+        f"{needs.what} need {needs.size_bytes:,} B and all tiles of {target.name!r} together have "
         f"{target.memory_bytes:,} B ({excess:,} B too many)",
         notes=(
-            f"there: arguments {arguments:,} B, results {results:,} B (none of them could take an argument's place)",
-            *named,
+            *needs.notes,
             "not planned: no plan needs less (the error's executable and profile are made when they are asked for)",
         ),
         try_=f"{shared}smaller arrays or types; check_memory=False plans and runs it all the same, and marks it",
     )
     error.make_executable = functools.partial(planned_to_fit, module, machine, {}, inputs)
     return error
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a program holds at some moment, however it is planned.
+
+    Attributes:
+      size_bytes: how much.
+      what: subject of a sentence, in the plural.
+      notes: what is there, a line each.
+    """
+
+    size_bytes: int
+    what: str
+    notes: tuple[str, ...]
+
+
+def _at_the_end(module: Module) -> Needs:
+    held, beside = least_held(module)
+    arguments, results = (sum(value.type.size_bytes for value in side) for side in (held, beside))
+    largest = sorted((*held, *beside), key=lambda value: -value.type.size_bytes)[:SHOWN]
+    named = (
+        _named(module, value, value.name.removeprefix("%") if value in held else "a result")
+        for value in largest
+    )
+    there = f"there: arguments {arguments:,} B, results {results:,} B (none of them could take an argument's place)"
+    return Needs(arguments + results, "arguments and results alone", (there, *named))
+
+
+def _values(entry: Computation) -> Iterator[Value]:
+    yield from entry.parameters
+    for instruction in entry.instructions:
+        yield from instruction.results
+
+
+def _named(module: Module, value: Value, name: str) -> str:
+    producer = module.entry_computation.producers.get(value)
+    place = producer.location if producer is not None else None
+    return f"largest: {name} {value.type}, {value.type.size_bytes:,} B" + (f" from {place}" if place else "")
+
+
+def least_at_contractions(module: Module) -> Iterator[Needs]:
+    """Yield what each contraction of a program holds while it runs, the result of which some result follows from.
+
+    That is its result, since no tile has all that it takes for an element before others may read what lies there; the least
+    that its operands are computed from; and arguments whose memory no result could take over.
+    """
+    entry = module.entry_computation
+    free = Counter((t.shape, t.np_dtype) for t in entry.result_types)
+    kept = [v for v in least_held(module)[0] if not free[v.type.shape, v.type.np_dtype]]
+    arguments = sum(value.type.size_bytes for value in kept)
+    least = {value: 0 if value in kept else value.type.size_bytes for value in entry.parameters}
+    needed = _needed(entry)
+    for instruction in entry.instructions:
+        given = max((least[operand] for operand in instruction.operands), default=0)
+        if isinstance(instruction.op, UNCOUNTED):
+            least.update(dict.fromkeys(instruction.results, 0))
+        elif not _is_contraction(instruction):
+            # What is computed lies there, or what it is computed from anew each time that it is read.
+            least.update((value, min(value.type.size_bytes, given)) for value in instruction.results)
+        else:
+            (result,) = instruction.results
+            least[result] = own = result.type.size_bytes
+            if result in needed:
+                notes = (
+                    f"there: the result {own:,} B, operands or what they are computed from {given:,} B, arguments that no result "
+                    f"could take the place of {arguments:,} B",
+                    _named(module, result, "the result"),
+                )
+                what = "a contraction's result and what it is computed from"
+                yield Needs(arguments + given + own, what, notes)
+
+
+def _is_contraction(instruction: Instruction) -> bool:
+    """Whether an instruction sums products of several elements for each of its result's, so that neither operand can lie there."""
+    op = instruction.op
+    if isinstance(op, ops.Convolution):
+        kernel = instruction.operands[1].type
+        return kernel.size > kernel.shape[op.dimension_numbers.kernel_output_feature]
+    if not isinstance(op, ops.DotGeneral):
+        return False
+    lhs = instruction.operands[0].type.shape
+    return math.prod(lhs[d] for d in op.dimension_numbers.lhs_contracting) > 1
+
+
+def _needed(entry: Computation) -> set[Value]:
+    """Return the values of a computation that its results follow from."""
+    needed, asked = set[Value](), list(entry.results)
+    while asked:
+        value = asked.pop()
+        if value not in needed:
+            needed.add(value)
+            producer = entry.producers.get(value)
+            asked += producer.operands if producer is not None else ()
+    return needed
 
 
 def least_held(module: Module) -> tuple[list[Value], list[Value]]:

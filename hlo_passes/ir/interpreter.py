@@ -122,12 +122,19 @@ def one_by_one(function: Any, *operands: Any) -> tuple[Any, ...]:
     An ``apply`` of ``evaluate_module``. It is what makes a compiled evaluation a witness: XLA:CPU (jaxlib 0.10.2)
     makes one dynamic_slice of two and clamps once where each is to be clamped. It also computes an update while it writes
     it, over elements that the update follows from: updates are computations of their own, since a barrier does not help.
+    And it may choose an order of elements, in memory, for which it then has no code: it drops barriers first, and
+    makes one batched contraction of that and a transpose whose result another one reads.
     """
-    if function.func.__self__.replaces_elements and jax.default_backend() == "cpu":
+    op = function.func.__self__
+    if op.replaces_elements and jax.default_backend() == "cpu":
         with set_xla_metadata(inlineable="false"):
             updates: tuple[Any, ...] = jit(_same)(*operands[1:])
         operands = (operands[0], *updates)
-    results = tuple(function(*operands))
+    if op.needs_row_major and jax.default_backend() == "cpu":
+        with set_xla_metadata(inlineable="false"):
+            results: tuple[Any, ...] = jit(lambda *arrays: tuple(function(*arrays)))(*operands)
+    else:
+        results = tuple(function(*operands))
     return tuple(optimization_barrier(results)) if results else results
 
 

@@ -107,6 +107,11 @@ class Op:
         """Names of the module's computations that this operation calls."""
         return ()
 
+    @property
+    def needs_row_major(self) -> bool:
+        """Whether XLA:CPU computes it only where elements lie in the order of their dimensions."""
+        return False
+
     def infer(self, *operands: TensorType, regions: Sequence[Computation] = ()) -> tuple[TensorType, ...]:
         """Return the result types.
 

@@ -154,6 +154,11 @@ class DotGeneral(Op):
             "I10", known, lambda: f"accumulation_type of {algorithm}, expected one of {', '.join(FLOAT)}"
         )
 
+    @property
+    def needs_row_major(self) -> bool:
+        """Where there are batches: XLA:CPU (jaxlib 0.10.2) ends the process otherwise."""
+        return bool(self.dimension_numbers.lhs_batching)
+
     def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.dot_general``; an algorithm is spelled out in products of rounded operands."""
         lhs, rhs = operands

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -323,9 +325,11 @@ class Constant(DataMovement):
         """Agree with ``==``."""
         return hash(self._key)
 
-    @property
+    @functools.cached_property
     def _key(self) -> tuple[TensorType, tuple[int, ...], bytes]:
-        return self.type, self.value.shape, self.value.tobytes()
+        """What says all bits of it, in little room."""
+        words = self.value.tobytes()
+        return self.type, self.value.shape, words if len(words) <= 64 else hashlib.sha256(words).digest()
 
 
 def _is_splat(value: np.ndarray) -> bool:

@@ -260,6 +260,9 @@ class Convert(Elementwise):
         (operand,), dtype = operands, DTYPES[self.dtype]
         if jnp.iscomplexobj(operand) and dtype.kind != "complex":
             operand = operand != 0 if dtype.kind == "bool" else lax.real(operand)
+        if operand.dtype.kind in "iu" and operand.dtype.itemsize >= 2 and self.dtype in SMALL_FLOATS:
+            # The same in codelets: XLA:CPU's older emitters round to float16 and then again (jaxlib 0.10.2).
+            operand = operand.astype(jnp.float32)
         return (lax.convert_element_type(operand, dtype.np_dtype),)
 
 

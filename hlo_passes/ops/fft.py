@@ -52,6 +52,11 @@ class Fft(Op):
         result = operand.part if kind == "IRFFT" else operand
         return (result.with_shape((*leading, *lengths)),)
 
+    @property
+    def needs_row_major(self) -> bool:
+        """XLA:CPU (jaxlib 0.10.2) fails otherwise."""
+        return True
+
     def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.fft``."""
         return (fft(operands[0], self.fft_type, self.fft_length),)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ipuxla.errors import Unsupported
+from ipuxla.frontend._jax_compat.partitioning import MAX_DEVICES
 from ipuxla.frontend._jax_compat.shardy import (
     ArrayAxes,
     argument_types,
@@ -25,7 +26,6 @@ from ipuxla.frontend._jax_compat.shardy import (
     propagated,
 )
 from ipuxla.frontend.collectives import COLLECTIVES
-from ipuxla.frontend.partition import MAX_DEVICES
 from ipuxla.frontend.sharding_price import Price, Pricing
 from ipuxla.sharding import Mesh
 from tiles import isolated

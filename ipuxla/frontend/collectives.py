@@ -6,7 +6,9 @@ a transposed numbering); here all become groups of devices, numbered replica by 
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -149,14 +151,15 @@ def _permute(scope: Scope, op: Any, operands: list[Any], location: Location) -> 
         pairs = pairs.reshape(-1, 2)
     inside = not len(pairs) or (pairs.min() >= 0 and pairs.max() < devices.count)
     if not inside:
-        raise scope.unsupported(op, location, f"devices 0 to {devices.count - 1}, as many as there are")
+        outside = next(n for n in pairs.reshape(-1).tolist() if not 0 <= n < devices.count)
+        raise _malformed(
+            op, location, f"a permutation names device {outside}", f"devices 0 to {devices.count - 1}"
+        )
     for column, what in ((0, "sends twice"), (1, "is sent to by two")):
         values, counts = np.unique(pairs[:, column], return_counts=True)
         if (counts > 1).any():
             device = int(values[counts > 1][0])
-            raise scope.unsupported(
-                op, location, f"a permutation: each device sends and is sent to once; device {device} {what}"
-            )
+            raise _malformed(op, location, f"device {device} {what}", "each device sending and sent to once")
     return [scope.emit(_alike_in_groups(devices.mesh, pairs), operands, location)]
 
 
@@ -190,6 +193,10 @@ def _groups(scope: Scope, op: Any, location: Location) -> DeviceGroups:
     """Return the groups of devices, each of which is in one, broadcasts apart."""
     devices = scope.devices
     attribute = op.attributes["replica_groups"]
+    if devices.count > 1 and op.name in _WITH_FLATTENED_IDS and "use_global_device_ids" in op.attributes:
+        named = _whole_axes(scope, op, attribute, location)
+        if named is not None:
+            return _along(*named)
     written = _written(scope, op, attribute, location)
     by_replica = np.arange(devices.count).reshape(devices.num_replicas, devices.num_partitions)
     is_table_of_both = op.name in _WITH_FLATTENED_IDS
@@ -213,21 +220,63 @@ def _groups(scope: Scope, op: Any, location: Location) -> DeviceGroups:
         )
     if table.min() < 0:
         raise scope.unsupported(op, location, "groups of one size; those of several sizes are not supported")
-    numbers, counts = np.unique(table, return_counts=True)
-    if (counts > 1).any():
-        member = int(numbers[counts > 1][0])
-        raise scope.unsupported(op, location, f"groups that do not overlap; {member} is in two")
-    if numbers[-1] >= count:
-        raise scope.unsupported(op, location, f"members 0 to {count - 1}; a group names {int(numbers[-1])}")
-    if len(numbers) != count and op.name != "stablehlo.collective_broadcast":
-        missing = int(np.setdiff1d(np.arange(count), numbers)[0])
-        raise scope.unsupported(op, location, f"groups of all {count} members; {missing} is in none")
+    if int(table.max()) >= count:
+        outside = int(table[table >= count].min())
+        raise _malformed(op, location, f"a group names member {outside}", f"members 0 to {count - 1}")
+    times = np.bincount(table.reshape(-1), minlength=count)
+    if times.max() > 1:
+        member = int(np.flatnonzero(times > 1)[0])
+        raise _malformed(op, location, f"member {member} is in two groups", "groups that do not overlap")
+    if not times.all() and op.name != "stablehlo.collective_broadcast":
+        missing = int(np.flatnonzero(times == 0)[0])
+        raise _malformed(op, location, f"member {missing} is in no group", f"groups of all {count} members")
     rows = np.asarray(members(table), np.int64)
     in_one_order = np.argsort(rows[:, 0])  # which means nothing; along axes of the mesh groups are found so
     return DeviceGroups.of(rows[in_one_order])
 
 
+def _malformed(op: Any, location: Location, what: str, expected: str) -> MalformedStableHLO:
+    """Return the error of an operation whose groups or pairs cannot be."""
+    return MalformedStableHLO(f"{op.name}: {what}\n  expected: {expected}\n  from: {location}")
+
+
 _WITH_FLATTENED_IDS = frozenset({"stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.reduce_scatter"})
+
+
+@functools.lru_cache(maxsize=64)
+def _along(mesh: Mesh, axes: tuple[str, ...]) -> DeviceGroups:
+    """Return groups along axes of a mesh, those of equal axes once: a module may have them at every reduction."""
+    return DeviceGroups.along(mesh, axes)
+
+
+def _whole_axes(
+    scope: Scope, op: Any, attribute: Any, location: Location
+) -> tuple[Mesh, tuple[str, ...]] | None:
+    """Return the mesh and the axes that groups are said to go along; None where they are said otherwise, or of parts of axes."""
+    text = str(attribute) if not hasattr(attribute, "get_splat_value") else ""
+    if "mesh_axes" not in text or "sub_axis_info" in text:
+        return None
+    mesh = tuple(_axes_around(scope, op, text, location))
+    return mesh, tuple(name for name, _ in _REFERENCE.findall(text))
+
+
+def _axes_around(scope: Scope, op: Any, text: str, location: Location) -> list[tuple[str, int]]:
+    """Return names and sizes of the mesh that groups are said by, which stands with them or in the module."""
+    symbol = re.search(r"mesh = @([\w.]+)", text)
+    mesh = text if symbol is None else str(scope.mesh_named(symbol[1]).attributes["mesh"])
+    axes = re.findall(r'name = "([^"]+)", size = (\d+)' if symbol is None else r'"([^"]+)"=(\d+)', mesh)
+    if "device_ids" in mesh:
+        raise scope.unsupported(op, location, "a mesh of devices in the order of their numbers")
+    sized = [(name, int(size)) for name, size in axes]
+    if math.prod(size for _, size in sized) != scope.devices.count:
+        shown = ", ".join(f"{name}={size}" for name, size in sized)
+        raise _malformed(
+            op, location, f"groups along a mesh of {shown}", f"a mesh of all {scope.devices.count} devices"
+        )
+    return sized
+
+
+_REFERENCE = re.compile(r'axis_ref<name = "([^"]+)"(?:, sub_axis_info = [^<]*<([^>]*)>)?>')
 
 
 def _written(scope: Scope, op: Any, attribute: Any, location: Location) -> np.ndarray | None:
@@ -235,11 +284,8 @@ def _written(scope: Scope, op: Any, attribute: Any, location: Location) -> np.nd
     text = str(attribute) if not hasattr(attribute, "get_splat_value") else ""
     if "mesh_axes" not in text:
         return np.asarray(attribute, np.int64)
-    mesh = scope.mesh_named(re.findall(r"mesh = @([\w.]+)", text)[0])
-    axes = [(name, int(size)) for name, size in re.findall(r'"([^"]+)"=(\d+)', str(mesh.attributes["mesh"]))]
-    if "device_ids" in str(mesh.attributes["mesh"]):
-        raise scope.unsupported(op, location, "a mesh of devices in the order of their numbers")
-    refs = re.findall(r'axis_ref<name = "([^"]+)"(?:, sub_axis_info = [^<]*<([^>]*)>)?>', text)
+    axes = _axes_around(scope, op, text, location)
+    refs = _REFERENCE.findall(text)
     digits: list[tuple[int, int]] = []  # (size, stride)
     strides = {
         name: int(np.prod([size for _, size in axes[number + 1 :]], dtype=np.int64))

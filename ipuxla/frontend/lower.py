@@ -310,7 +310,7 @@ def _refuse(equation: compat.Equation, location: str | None) -> None:
         try_ += f"; {_CHECKS}"
     elif name.startswith("debug_"):
         what = f"{name} calls a function, or a debugger, on the host, which a program on an IPU cannot"
-        try_ = f"jax.debug.print, whose format is data; or {_OUTSIDE}"
+        try_ = f"jax.debug.print, whose format is data, on one IPU; or {_OUTSIDE}"
     raise UnsupportedPrimitive(
         what,
         location=location,

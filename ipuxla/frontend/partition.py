@@ -19,6 +19,7 @@ import numpy as np
 
 from ipuxla.errors import InvalidOption, Unsupported
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend._jax_compat.partitioning import MAX_DEVICES
 from ipuxla.frontend._jax_compat.shardy import with_shardings
 from ipuxla.frontend.collectives import COLLECTIVES
 from ipuxla.frontend.locations import read_location
@@ -26,9 +27,6 @@ from ipuxla.frontend.shardings import Shardings
 from ipuxla.frontend.untrusted import require_shallow
 from ipuxla.sharding import ArraySharding, Digits, Mesh, Placement, digits_of_axes
 from tiles import isolated
-
-MAX_DEVICES = 2048
-"""The most devices for which XLA's CPU client partitions (jaxlib 0.10.2: 4,096 are refused)."""
 
 
 class Partitioned(NamedTuple):

@@ -6,12 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
+import ipuxla
 from hlo_passes.errors import ConstraintViolation
 from hlo_passes.ir import evaluate_module
 from hlo_passes.passes import optimize
 from ipuxla.frontend.importer import import_stablehlo
 from tests.conformance.conftest import evaluated
+from tiles.numerics.tolerance import check_close
 
 RNG = np.random.default_rng(0)
 SQUARES = RNG.standard_normal((2, 3, 5, 5))
@@ -196,3 +199,21 @@ def test_qr_of_the_composite_by_which_jax_asks_for_it():
 def test_a_composite_of_other_types_is_refused(name, tag):
     with pytest.raises(ConstraintViolation, match=tag):
         evaluated(_composite(name, *["tensor<2x3xf32>"] * 2), SQUARES[0, 0, :2, :3].astype(np.float32))
+
+
+@pytest.mark.parametrize("arithmetic", ["float", "ring"])
+def test_a_solve_with_a_transposed_batch_of_products(arithmetic):
+    """Drawn programs found it: XLA:CPU made one contraction of products and transposes, for which it has no code, and died."""
+
+    def solved(a, b):
+        return lax.linalg.triangular_solve(a, (a @ b).mT, left_side=False, lower=False, transpose_a=True)
+
+    a = np.tile(np.eye(2, dtype=np.float32) * 2 + np.triu(np.ones((2, 2), np.float32), 1), (3, 1, 1))
+    b = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    got, same = (
+        ipuxla.jit(solved, target="gc200", engine=engine, arithmetic=arithmetic)(a, b)
+        for engine in ("hlo", "fast")
+    )
+    check_close(got, same)
+    if arithmetic == "float":
+        check_close(got, jax.jit(solved)(a, b))

@@ -133,12 +133,30 @@ def test_truth_values_are_limited(engine: str, tiny_target: Target) -> None:
 
 
 @pytest.mark.parametrize("engine", ["fast", "literal", "hlo"])
-def test_integers_of_16_bits_are_rounded_once(engine: str, tiny_target: Target) -> None:
+@pytest.mark.parametrize("dtype", ["int16", "int32"])
+def test_integers_are_rounded_once(engine: str, dtype: str, tiny_target: Target) -> None:
     """``ml_dtypes`` rounds to the nearest; 9219 lies above the middle of two floats, which float16 would round it to."""
-    x = np.concatenate([np.arange(-(2**15), 2**15, 13), [9219, -9219]]).astype(np.int16)
+    x = np.concatenate([np.arange(-(2**15), 2**15, 13), [9219, -9219]]).astype(dtype)
 
     def function(x):
         return x.astype(jnp.float8_e5m2).astype(jnp.float32) * 2
 
     got = ipuxla.jit(function, target=tiny_target, engine=engine)(x)
     np.testing.assert_array_equal(got, x.astype(ml_dtypes.float8_e5m2).astype(np.float32) * 2)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "uint32", "int64"])
+def test_converted_integers_are_the_same_words_on_every_engine(dtype: str, tiny_target: Target) -> None:
+    """Fuzzing found codelets that converted by way of float32 where the module did not, which the ring tells apart."""
+    x = np.array([0, 1, 5, 77, 100], dtype)
+
+    def function(x):
+        return [x.astype(DTYPES[name].np_dtype) for name in SMALL_FLOATS]
+
+    with jax.enable_x64(True):
+        words = [
+            ipuxla.jit(function, target=tiny_target, engine=engine, arithmetic="ring")(x)
+            for engine in ("hlo", "fast", "literal")
+        ]
+    for found in words[1:]:
+        assert [np.asarray(f).tobytes() for f in found] == [np.asarray(w).tobytes() for w in words[0]]

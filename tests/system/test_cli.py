@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pathlib
 import signal
@@ -16,6 +17,7 @@ import pytest
 import ipuxla
 from ipuxla import cli
 from tiles.target import Target, describe_system, find_system, known_names, known_systems
+from tiles.target.load import data_directory
 from tiles.target.target import fields_of_target
 
 
@@ -97,6 +99,7 @@ BAD = {
     "unknown target": (["run", "--target=gc201", "--output_dir={tmp}/run"], "did you mean 'gc200'"),
     "unknown target to compile for": (["compile", "{module}", "--target=gc201"], "did you mean 'gc200'"),
     "unknown target to describe": (["targets", "gc201"], "did you mean 'gc200'"),
+    "no file of a machine": (["targets", "{tmp}/none.json"], "dss8440"),
     "missing flagfile": (["run", "--flagfile={tmp}/none.flags"], "none.flags"),
     "too many arguments": (["run", "digits"], "digits"),
     "too few arguments": (["compile"], "FILE.mlir"),
@@ -168,6 +171,41 @@ def test_targets_describes_systems_and_tells_what_else_may_be_meant(call):
         assert (code, out) == (0, describe_system(find_system(name)) + "\n")
     code, out, err = call("targets", "dss844")
     assert (code, out) == (2, "") and "did you mean 'dss8440'?" in err
+
+
+BAD_SYSTEMS = {
+    "cut": ('{"schema": "ipuxla.system/1", ', "cannot be read"),
+    "missing end": ({"wiring": {"ipu_links": {"ends": [["ipu 0"]]}}}, "a link has two ends, got ['ipu 0']"),
+    "beyond": ({"wiring": {"ipu_links": {"ends": [["ipu 0", "ipu 99"]]}}}, "ends at ipu 99, and there are 2"),
+    "negative": ({"links": {"rung": {"bytes_per_second": -3e9}}}, "bytes_per_second cannot be -3000000000.0"),
+    "a route": ({"routes": [["ipu 0", "ipu 9"]]}, "does not arrive: there is no ipu 9"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SYSTEMS)
+def test_a_bad_system_file_is_one_line(call, tmp_path, name):
+    """Wherever a machine is named: the file is input, as a chip's is."""
+    changes, said = BAD_SYSTEMS[name]
+    path = tmp_path / "own.json"
+    path.write_text(changes if isinstance(changes, str) else json.dumps(_own_system(changes)))
+    for command in (["targets", path], ["run", f"--target={path}", f"--output_dir={tmp_path / 'run'}"]):
+        code, out, err = call(*command)
+        assert (code, out) == (2, "") and err.count("\n") == 1 and said in err
+
+
+def _own_system(changes):
+    """Return the data of a card of two IPUs with some fields changed."""
+    known = json.loads((data_directory("systems") / "c2_card.json").read_text())
+    own = {"schema": known["schema"], "name": "own", "extends": "c2_card", "description": "a test"}
+    if "links" in changes:
+        rung = copy.deepcopy(known["links"]["rung"])
+        for figure, value in changes["links"]["rung"].items():
+            rung[figure]["value"] = value
+        return {**own, "links": {"rung": rung}}
+    if "wiring" in changes:
+        listed = {"pattern": "list", "link": "rung", "basis": "ASSUMED", "source": "a test"}
+        return {**own, "wiring": {"ipu_links": {**listed, **changes["wiring"]["ipu_links"]}}}
+    return {**own, **changes}
 
 
 def test_a_program_without_a_mesh_is_shared_out_and_pinned(call, module_file, tmp_path):

@@ -136,6 +136,34 @@ def test_huge_arrays_that_nothing_holds_are_refused_unplanned(name: str) -> None
     assert pickle.loads(pickle.dumps(caught.value)).what == caught.value.what
 
 
+BUSY = {
+    "a Fourier transform of real numbers": (jnp.fft.fft, (7 * 10**7,)),
+    "half a spectrum": (jnp.fft.rfft, (10**8,)),
+    "a spectrum that nobody sees": (lambda x: jnp.fft.irfft(jnp.fft.rfft(x) * 2), (10**8,)),
+    "a product of a product": (lambda x: ((x @ x.T) @ x).sum(0), (2**14, 2**6)),
+}
+
+
+@pytest.mark.parametrize("name", BUSY)
+def test_contractions_of_huge_arrays_are_refused_unplanned(name: str) -> None:
+    """What goes in and comes out would fit; what lies there while a contraction runs does not."""
+    function, shape = BUSY[name]
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OutOfTileMemory) as caught:
+        patch.setattr(fitting, "planned", lambda *_: pytest.fail("it was planned"))
+        ipuxla.jit(function, target="gc200").lower(jax.ShapeDtypeStruct(shape, jnp.float32)).compile()
+    text = str(caught.value)
+    assert "B too many" in text and "a contraction's result and what it is computed from" in text
+    assert "test_planned_to_fit.py" in text
+
+
+def test_weights_of_a_long_spectrum_are_computed() -> None:
+    """They would be a constant as long as it is."""
+    spectrum = np.zeros(2**20 + 1, np.complex64)
+    spectrum[[0, 1, -2, -1]] = 3, 1 + 2j, 4j, 7
+    got = ipuxla.jit(jnp.fft.irfft, target="gc200", check_memory=False)(spectrum)
+    np.testing.assert_allclose(got, np.fft.irfft(spectrum), atol=1e-11)
+
+
 def test_one_refused_unplanned_is_planned_for_its_report() -> None:
     weights = [jax.ShapeDtypeStruct((1024, 1024), jnp.float32)] * 10
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OutOfTileMemory) as caught:
@@ -181,8 +209,66 @@ def test_what_is_proved_to_be_held_never_exceeds_what_is(name: str) -> None:
         for low, high in b.tiles
     )
     assert 0 < proved <= lies
+    assert_never_more_than_lies_there(lowered)
     if name == "more results":  # one of the first two could take the argument's place
         assert proved == (2 * 32 * 64 + 32 * 32) * 4
+
+
+def assert_never_more_than_lies_there(lowered: ipuxla.Lowered) -> list[int]:
+    """Assert that what contractions are proved to need is there at some step, and return it."""
+    needs = fitting.least_at_contractions(lowered._pipeline.optimized(lowered.options))
+    proved = [each.size_bytes for each in needs]
+    executable = lowered.compile().executable
+    live = np.zeros(len(executable.steps) + 3, np.int64)
+    for b in executable.buffers.values():
+        if b.category not in CODE_CATEGORIES:
+            size = b.size_bytes * sum(high - low for low, high in b.tiles)
+            live[b.start + 1] += size
+            live[b.end + 2] -= size
+    assert max(proved, default=0) <= live.cumsum().max()
+    return proved
+
+
+def of_spectrum(x):
+    return jnp.fft.irfft(jnp.fft.rfft(x) * 2)
+
+
+def image(x):
+    return lax.conv(x.reshape(1, 2, 32, 32), jnp.ones((3, 2, 3, 3)), (1, 1), "SAME").sum()
+
+
+KIB = 1024
+CONTRACTED = {
+    "a product of a product": (
+        lambda x, y: ((x.T @ y) @ x.T).sum(0),
+        [8 * KIB + 8 * KIB + 16 * KIB, 40 * KIB],
+    ),
+    "computed operands": (lambda x, y: jnp.tanh(x + 1).T @ jnp.sin(y), [32 * KIB]),
+    "rows of operands": (lambda x, y: x[:2].T @ y[:2], [32 * KIB]),
+    "broadcast": (lambda x, y: (jnp.broadcast_to(x[0, 0], (9, 32)) @ y).sum() + x, None),
+    "nobody reads it": (lambda x, y: (x.T @ y, x)[1], []),
+    "a sum of squares": (lambda x, y: jnp.einsum("ij,ij->", x, y), None),
+    "scaled rows": (lambda x, y: jnp.einsum("ij,i->ij", x, y[:, 0]), []),
+    "a spectrum": (lambda x, y: of_spectrum(x.reshape(-1)), None),
+    "an image": (lambda x, y: image(x), None),
+    "a gradient": (jax.grad(lambda x, y: (jnp.tanh(x.T @ y) @ y.T).sum(), (0, 1)), None),
+    "a loop": (lambda x, y: lax.fori_loop(0, 3, lambda i, z: z @ (x.T @ y), y), None),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+@pytest.mark.parametrize("donated", [(), (0, 1)])
+@pytest.mark.parametrize("name", CONTRACTED)
+def test_what_contractions_are_proved_to_hold_never_exceeds_what_is(
+    name: str, donated: tuple[int, ...]
+) -> None:
+    function, wanted = CONTRACTED[name]
+    x = jax.ShapeDtypeStruct((32, 64), jnp.float32)
+    proved = assert_never_more_than_lies_there(
+        ipuxla.jit(function, target=SMALL, donate_argnums=donated).lower(x, x)
+    )
+    if wanted is not None:
+        assert proved == wanted
 
 
 def test_advice_was_tried_and_helps_whoever_follows_it() -> None:

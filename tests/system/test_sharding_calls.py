@@ -177,6 +177,39 @@ def test_a_manual_module_need_say_nothing_of_its_arguments_and_results():
     np.testing.assert_allclose(np.squeeze(got), np.tanh(X @ W), rtol=2e-5, atol=1e-6)
 
 
+def test_groups_of_reductions_are_written_as_jax_writes_them():
+    """In the same order of groups and members, along some axes, all, or all in another order."""
+
+    def reduced(x):
+        one = jax.lax.psum(x, "data") + jax.lax.pmax(x, ("model", "data"))
+        return one, jax.lax.pmin(x, ("data", "model")), jax.lax.psum(x.sum(), "model")
+
+    f = jax.shard_map(reduced, mesh=AUTO, in_specs=ROWS, out_specs=(ROWS, ROWS, P()), check_vma=False)
+    x = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    jaxs = jax.jit(f).trace(x).lower(lowering_platforms=("cpu",)).as_text()
+    groups = re.compile(r"all_reduce.*replica_groups = (dense<.*?> : tensor<\S+>)")
+    ours = groups.findall(jit(f).lower(x).as_text("stablehlo"))
+    assert len(ours) == 4 and ours == groups.findall(jaxs)
+
+
+def test_groups_of_more_devices_than_are_partitioned_for_are_named():
+    mesh = AbstractMesh((1024, 4), ("data", "m x"))
+
+    def reduced(x):
+        return jax.lax.psum(x, "data"), jax.lax.pmax(x, "m x"), jax.lax.psum(x.sum(), ("m x", "data"))
+
+    both = P(("data", "m x"))
+    f = jax.shard_map(reduced, mesh=mesh, in_specs=both, out_specs=(both, both, P()), check_vma=False)
+    x = RNG.integers(0, 9, (4096, 1)).astype(np.float32)
+    lowered = jit(f, target="pod64 x 64").lower(x)
+    assert len(lowered.as_text("stablehlo")) < 4000 and "mesh_axes" in lowered.as_text("stablehlo")
+    total, most, all_of_them = lowered.compile(engine="fast")(x)
+    rows = x.reshape(1024, 4)
+    np.testing.assert_array_equal(total, np.tile(rows.sum(0), (1024, 1)).reshape(4096, 1))
+    np.testing.assert_array_equal(most, np.repeat(rows.max(1), 4).reshape(4096, 1))
+    assert all_of_them == x.sum()
+
+
 def test_programs_of_many_ipus_are_as_small_as_those_of_two():
     def step(count):
         mesh = AbstractMesh((count,), ("data",))

@@ -169,6 +169,21 @@ def test_a_module_that_is_one_devices_program_is_left_as_it_is():
     assert compiled.executable.replicas.count == 4
 
 
+IN_PLACE = '#stablehlo.mesh<axes = [#stablehlo.mesh_axis<name = "d", size = 2>, #stablehlo.mesh_axis<name = "m", size = 2>]>'
+
+
+def test_groups_may_say_their_mesh_themselves():
+    x = np.arange(4, dtype=np.float32)
+    for mesh in (IN_PLACE, IN_PLACE.replace('"d"', '"rows of \u00e4"')):
+        compiled = ipuxla.compile_stablehlo(
+            LOCAL.replace("mesh = @mesh", f"mesh = {mesh}"), SYSTEM, engine="hlo"
+        )
+        np.testing.assert_array_equal(compiled(x)[0], x)
+    other = LOCAL.replace("mesh = @mesh", f"mesh = {IN_PLACE.replace('2', '3')}")
+    with pytest.raises(MalformedStableHLO, match=r"(?s)along a mesh of d=3, m=3.*a mesh of all 4 devices"):
+        ipuxla.compile_stablehlo(other, SYSTEM, engine="hlo")
+
+
 REFUSED = {
     "replicas of partitions": (
         SHARDY.replace("mhlo.num_partitions = 8", "mhlo.num_replicas = 2"),

@@ -257,6 +257,11 @@ class Replicas:
           InvalidGraph: it is not.
         """
         found = tuple(axes)
+        if not self.axes and found:
+            raise InvalidGraph(
+                f"axes {', '.join(map(repr, found))} of a graph that is not replicated",
+                try_=f"graph.replicate({found[0]!r}, n) before",
+            )
         missing = [name for name in found if name not in self.names]
         if missing or len(set(found)) != len(found) or not found:
             what = f"no axis {missing[0]!r}" if missing else f"axes {found}, which are none, or one twice,"

@@ -91,30 +91,34 @@ def _periodic(
     permutations: tuple[Permutation, ...],
     shares: tuple[int, ...],
 ) -> Crossing | None:
-    """Return ``crossing`` of exchanges in pairs that are the same in every period of replicas, None of others.
+    """Return ``crossing`` of exchanges that are the same in every period of replicas, None of others.
 
-    They stay within each period, but for what is left beyond whole ones: nothing is done for all replicas.
+    Such are those in pairs, and rings among neighbours. They stay within each period, but for what is left beyond whole
+    ones: nothing is done for all replicas.
     """
-    distances = [_distance(each) for each in permutations]
-    if -1 in distances or replicas.folded or (len(axes) > 1 and axes != replicas.names):
+    spans = [_span(each) for each in permutations]
+    if 0 in spans or replicas.folded or (len(axes) > 1 and axes != replicas.names):
         return None
     stride, size, count = replicas.strides(axes)[-1], replicas.size(axes), replicas.count
-    pairs = 1 << max(distances).bit_length()
-    ipus = math.lcm(pairs * stride * replicas.ipus_each, group_size(system))
+    span = math.lcm(*spans)
+    ipus = math.lcm(span * stride * replicas.ipus_each, group_size(system))
     period, rest = divmod(ipus, replicas.ipus_each)
-    is_whole = size % pairs == 0 or axes[:1] == replicas.names[:1]
+    is_whole = size % span == 0 or axes[:1] == replicas.names[:1]
     times = count // period
-    if rest or not is_whole or times < 2 or not any(distances) or not any(shares):
+    if rest or not is_whole or times < 2 or span == 1 or not any(shares):
         return None
-    misses, parts = False, list[Flows]()
+    stays = misses = False
+    parts = list[Flows]()
     for first, behind in ((0, period), (times * period, count)):
         here = np.arange(first, behind)
         place = here // stride % size
         moves: list[tuple[np.ndarray, np.ndarray]] = []
-        for distance in filter(None, distances):
-            to = place ^ distance
+        for permutation in permutations:
+            to = place + (permutation.destinations(span) - np.arange(span))[place % span]
+            moving = (to < size) & (to != place)
+            stays |= bool((to == place).any())
             misses |= bool((to >= size).any())
-            moves.append((here[to < size], (here + (to - place) * stride)[to < size]))
+            moves.append((here[moving], (here + (to - place) * stride)[moving]))
         parts.append(_flows(replicas, moves, shares))
     head, tail = parts
     members = np.zeros(system.num_ipus, bool)
@@ -122,14 +126,16 @@ def _periodic(
     members[: times * ipus] = np.tile(members[:ipus], times)
     members[tail[0]] = members[tail[1]] = True
     unit = periodic_phase(system, head, ipus, times, tail, members)
-    return None if unit is None else Crossing(unit, 0 in distances, misses)
+    return None if unit is None else Crossing(unit, stays, misses)
 
 
-def _distance(permutation: Permutation) -> int:
-    """Return at which distance places exchange in pairs, 0 where all stay, -1 where they do not."""
+def _span(permutation: Permutation) -> int:
+    """Return how many places follow each other that send among themselves alike all along, 1 where all stay, 0 of others."""
     if isinstance(permutation, Swap | PartialSwap):
-        return permutation.distance
-    return 0 if isinstance(permutation, Shift) and not permutation.by else -1
+        return 1 << permutation.distance.bit_length()
+    if not isinstance(permutation, Shift):
+        return 0
+    return permutation.stride * permutation.extent if permutation.by else 1
 
 
 @lru_cache(maxsize=256)

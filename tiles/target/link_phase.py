@@ -218,8 +218,8 @@ def _sync(system: System, members: bytes) -> Sync:
         return Sync(cycles, hops, basis)
     from_first = np.full(first.size - 1, first[0])
     across = route(system, from_first, first[1:], np.ones(first.size - 1, np.int64))
-    kinds: list[int] = np.unique(system.table.kind[across.link_bytes.any(axis=1)]).tolist()
-    used = [system.links[kind] for kind in kinds]
+    kinds = {int(system.table.kind[first]) for first, rows, _ in across.loads.pieces if rows.any()}
+    used = [system.links[kind] for kind in sorted(kinds)]
     basis = Basis.weakest([basis, *(link.figure("latency_seconds").basis for link in used)])
     there = float(across.latency_seconds.max())
     together = None if math.isnan(there) else cycles + _cycles(2 * there * chip.clock_hz)

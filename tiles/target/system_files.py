@@ -70,7 +70,7 @@ def find_machine(name: str) -> Target | System:
     """
     if is_system(name):
         return find_system(name)
-    if load.has_file(name) or name.endswith(".json"):
+    if load.has_file(name) or (name.endswith(".json") and pathlib.Path(name).is_file()):
         return Target.named(name)
     raise unknown(name)
 

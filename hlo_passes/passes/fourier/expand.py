@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,11 +12,14 @@ from typing import ClassVar
 import numpy as np
 
 from hlo_passes import ops
-from hlo_passes.ir import Builder, Instruction, Module, Value
+from hlo_passes.ir import Builder, Instruction, Module, TensorType, Value
 from hlo_passes.passes.base import Pass, map_module
 from hlo_passes.passes.expansions.term import Term
 from hlo_passes.passes.fourier.transform import Signal, Transform, transformed
 from hlo_passes.passes.rewriter import Rewriter
+
+COUNTED_FROM = 1 << 20
+"""Elements of a spectrum from which on its weights are computed: a constant of them would take as much memory as it does."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +96,19 @@ class _Axes:
 
     def _weighted(self, signal: Signal) -> Signal:
         """Return the half of a spectrum with what stands for two elements, itself and its mirror, doubled."""
+        alone = [0, signal.length - 1] if self.op.fft_length[-1] % 2 == 0 else [0]
+        if signal.length >= COUNTED_FROM:
+            return signal.map(lambda x: _doubled_beside(x, alone))
         weights = np.full(signal.length, 2.0)
-        weights[0] = 1.0
-        if self.op.fft_length[-1] % 2 == 0:
-            weights[-1] = 1.0
+        weights[alone] = 1.0
         return signal.map(lambda x: x * x.array(weights))
+
+
+def _doubled_beside(x: Term, alone: Sequence[int]) -> Term:
+    """Return a signal with all elements doubled but some, told by their index."""
+    index = x.iota(-1)
+    which = functools.reduce(operator.or_, (index.compare("EQ", n) for n in alone))
+    return x * which.choose(x.constant(1, TensorType(which.shape, x.type.dtype)), 2)
 
 
 def _moved(signal: Signal, order: list[int], axis: int) -> tuple[Signal, list[int]]:

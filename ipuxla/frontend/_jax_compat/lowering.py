@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,12 +21,13 @@ from jax._src import effects as _effects
 from jax._src import sharding_impls as _sharding_impls
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import partial_eval as _pe
+from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
 from jax._src.lax import parallel as _parallel
 from jax._src.lib.mlir.dialects import hlo as _hlo
 
 from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr
-from ipuxla.frontend._jax_compat.partitioning import cpu_client
+from ipuxla.frontend._jax_compat.partitioning import MAX_DEVICES, cpu_client
 from ipuxla.frontend._jax_compat.tracing import argument_names, find_equation
 
 CUSTOM_PARTITIONING = "custom_partitioning"
@@ -77,6 +79,7 @@ def lower_jaxpr(
         (_debugging.debug_print_p, _print_rule(print_call, message_of)),
         (_callback.pure_callback_p, _stop_rule(*stop)),
         (_parallel.pbroadcast_p, _lower_pbroadcast),
+        *_all_reduce_rules(),
     )
     with _config.include_full_tracebacks_in_locations(True), _config.traceback_in_locations_limit(-1):
         lowered = _mlir.lower_jaxpr_to_module(
@@ -118,6 +121,81 @@ def _lower_pbroadcast(context: Any, x: Any, *, axis_name: Any, source: int) -> A
     if is_partly_manual:
         return inline(context, lambda x: [jax.lax.all_gather(x, axis_name)[source]], x)
     return _parallel._pbroadcast_lowering(context, x, axis_name=axis_name, source=source)
+
+
+def _all_reduce_rules() -> Any:
+    """Return lowering rules of all-reduces for one module: JAX's own, but a table of groups is made once.
+
+    JAX writes all devices down, as lists, for each of them; of 64,000 that took longer than all else that it lowers.
+    Hides axis contexts, channels, and the primitives of reductions along named axes.
+    """
+    tables: dict[Any, Any] = {}
+
+    def rule(reduction: Any, of_dimensions: Callable[..., Any]) -> Callable[..., Any]:
+        def lower(context: Any, x: Any, *, axes: Sequence[Any], axis_index_groups: Any = None) -> Any:
+            around, (aval,) = context.module_context.axis_context, context.avals_in
+            is_plain = axis_index_groups is None and axes and all(isinstance(axis, str) for axis in axes)
+            if not is_plain or not isinstance(around, _sharding_impls.SPMDAxisContext):
+                jaxs = _parallel._allreduce_lowering
+                return jaxs(
+                    reduction, of_dimensions, context, x, axes=axes, axis_index_groups=axis_index_groups
+                )
+            key = around.mesh, tuple(axes)
+            if key not in tables:
+                tables[key] = _groups_along(around.mesh, axes)
+            reduced = _hlo.AllReduceOp(
+                [x.type],
+                [x],
+                replica_groups=tables[key],
+                channel_handle=_hlo.ChannelHandle.get(
+                    _mlir.COLLECTIVE_CHANNEL_ID, _mlir.DEVICE_TO_DEVICE_TYPE
+                ),
+                use_global_device_ids=True,
+            )
+            scalar = aval.update(shape=(), sharding=jax.NamedSharding(aval.sharding.mesh, jax.P()))
+            type_ = _mlir.aval_to_ir_type(context.module_context, scalar)
+            block = reduced.regions[0].blocks.append(type_, type_)
+            inside = context.replace(primitive=None, avals_in=[scalar] * 2, avals_out=[scalar])
+            with _mlir.ir.InsertionPoint(block):
+                _hlo.return_(inline(inside, lambda a, b: [reduction.bind(a, b)], *block.arguments))
+            return [reduced.result]
+
+        return lower
+
+    total = rule(_lax.add_p, _lax.reduce_sum)
+    return (
+        (_parallel.psum_p, total),
+        (_parallel.psum_invariant_p, total),
+        (_parallel.pmax_p, rule(_lax.max_p, _lax.reduce_max)),
+        (_parallel.pmin_p, rule(_lax.min_p, _lax.reduce_min)),
+    )
+
+
+def _groups_along(mesh: Any, axes: Sequence[str]) -> Any:
+    """Return the groups of devices along axes of a mesh as an attribute, in JAX's order of groups and members.
+
+    Of more devices than XLA partitions for, the axes are named: nobody but us reads such a module, and MLIR looks through
+    a table for every operation that has it.
+    """
+    if mesh.size > MAX_DEVICES:
+        named = zip(map(_quoted, mesh.axis_names), mesh.axis_sizes, strict=True)
+        known = ", ".join(f"#stablehlo.mesh_axis<name = {name}, size = {size}>" for name, size in named)
+        along = ", ".join(f"#stablehlo.axis_ref<name = {_quoted(axis)}>" for axis in axes)
+        whole = f"#stablehlo.mesh<axes = [{known}]>"
+        return _mlir.ir.Attribute.parse(
+            f"#stablehlo.replica_group_mesh_axes<mesh = {whole}, axes = [{along}]>"
+        )
+    places = [list(mesh.axis_names).index(axis) for axis in axes]
+    numbers = np.moveaxis(np.arange(mesh.size).reshape(mesh.axis_sizes), places, range(len(axes)))
+    members = math.prod(numbers.shape[: len(axes)])
+    table = np.ascontiguousarray(numbers.reshape(members, -1).T)
+    return _mlir.ir.DenseIntElementsAttr.get(table)  # pyright: ignore
+
+
+def _quoted(text: str) -> str:
+    """Return a text as MLIR writes one."""
+    plain = (chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\{byte:02X}" for byte in text.encode())
+    return f'"{"".join(plain)}"'
 
 
 def _devices_to_ask(jaxpr: ClosedJaxpr, count: int) -> tuple[Any, ...] | None:

@@ -20,6 +20,9 @@ from jax._src.lib import _jax as _jaxlib
 from jax._src.lib import xla_client as _xla_client
 from jaxlib import _hlo as _hlo_bindings  # pyright: ignore[reportAttributeAccessIssue]
 
+MAX_DEVICES = 2048
+"""The most devices for which XLA's CPU client partitions (jaxlib 0.10.2: 4,096 are refused)."""
+
 
 def partitioned_module(
     module: Any, num_devices: int, free: tuple[Sequence[bool], Sequence[bool]]

@@ -203,9 +203,9 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
             return None
         shardings.append(own)
     manual_axes = re.findall(r'"([^"]*)"', str(manual.attributes["manual_axes"]))
-    if set(manual_axes) != set(axes) or len(meshes) != 1:
+    if set(manual_axes) != set(axes) or len({str(mesh.attributes["mesh"]) for mesh in meshes.values()}) != 1:
         return None
-    (mesh,) = meshes.values()
+    mesh, *named_by_groups = meshes.values()  # JAX gives what groups say of the mesh a name of its own
     if list(_sdy.MeshAttr(mesh.attributes["mesh"]).device_ids):
         return None  # devices in an order of their own, which XLA knows to follow
     block = manual.regions[0].blocks[0]
@@ -223,7 +223,8 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
             [_without_sharding(attrs) for attrs in main.arg_attrs]
         )
         main.operation.erase()
-        mesh.operation.erase()
+        if not named_by_groups:
+            mesh.operation.erase()
         made.attributes["sym_name"] = ir.StringAttr.get("main")
     return module, shardings[0], shardings[1]
 

@@ -63,6 +63,12 @@ def test_conversions_of_numbers_that_both_types_have(dtype: str) -> None:
     agree(lambda x: lax.convert_element_type(x, dtype), np.array([True, False]))
 
 
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_conversions_to_the_8_bit_float_that_numpy_takes_for_a_float(dtype: str) -> None:
+    agree(lambda x: lax.convert_element_type(x, "float8_e5m2"), np.array([-1, 0, 2, 5]).astype(dtype))
+    agree(lambda x: lax.convert_element_type(x, dtype), np.array([-1, 0, 2, 5]).astype("float8_e5m2"))
+
+
 def test_signs() -> None:
     given = np.array([0.0, -0.0, 1.5, -2.5, np.inf], np.float32)
     agree(lax.neg, given)

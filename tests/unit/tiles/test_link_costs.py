@@ -11,7 +11,7 @@ import pytest
 from tests.replicas import replicated, small_system, turned
 from tiles import Executable, Graph, compile_graph, find_system, gcl, popops
 from tiles.compiler import step_costs
-from tiles.graph import Replicas, Shift, Site, Swap, folded
+from tiles.graph import Permutation, Replicas, Shift, Site, Swap, folded
 from tiles.graph.replicas import swap
 from tiles.plan import links
 from tiles.report import cost_analysis, profile
@@ -132,16 +132,26 @@ def test_replicas_are_numbered_row_major_and_permuted_along_axes() -> None:
 def test_what_repeats_over_a_system_is_followed_once(
     name: str, axes: tuple[tuple[str, int], ...], ipus_each: int
 ) -> None:
-    """Exchanges in pairs among a period of replicas stand for all; beside every flow followed by itself."""
+    """Exchanges in pairs, and rings among neighbours, of a period of replicas stand for all; beside every flow followed by itself."""
     system, replicas = find_system(name), Replicas(axes, ipus_each=ipus_each)
     shares = (1,) if ipus_each == 1 else (2, 1)
     found = 0
     for along in (replicas.names[:1], replicas.names[-1:], replicas.names):
         size = replicas.size(along)
+        ways: list[tuple[Permutation, ...]] = []
         for distances in ((1,), (2, 1, 3), (8, 16, 24), (64,), (1 << size.bit_length() - 1,)):
             if max(distances) >= (2 * size if size & (size - 1) else size):
                 continue
-            moves = (Shift(0), *(swap(distance, size) for distance in distances))
+            ways.append((Shift(0), *(swap(distance, size) for distance in distances)))
+        for by, stride, extent, is_folded in (
+            (1, 1, 2, False),
+            (-1, 1, 4, True),
+            (3, 2, 4, False),
+            (1, 1, 64, True),
+        ):
+            if size % (stride * extent) == 0:
+                ways.append((Shift(by, stride, extent, is_folded), Shift(0)))
+        for moves in ways:
             all_flows = links._followed(system, replicas, along, moves, shares)
             once = links._periodic(system, replicas, along, moves, shares)
             if once is None:

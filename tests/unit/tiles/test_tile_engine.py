@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +24,7 @@ INTEGERS = RNG.integers(-100, 100, (37, 29), dtype="int32")
 WORDS = RNG.integers(0, 2**32, (37, 29), dtype="uint32")
 BYTES = RNG.integers(-100, 100, (37, 32), dtype="int8")
 BOOLS = RNG.integers(0, 2, (37, 29)).astype(bool)
+WORD = {"float16": "uint16,half", "float32": "unsigned int,float"}
 
 
 def layer(x, b, g):
@@ -214,3 +217,19 @@ def test_constants_of_8_bit_floats_are_no_integers() -> None:
         is_same, filled = ipuxla.jit(outside, target=TARGET, engine=engine)(x)
         assert not is_same.any()
         np.testing.assert_array_equal(np.asarray(filled, np.float32), np.where(X[:4, :9] > 0, x, 0.5))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_one_element_found_in_parts_of_a_table_keeps_its_bits(dtype) -> None:
+    """Words narrower than a worker's are joined in wider ones, which are not the float's number but its bits."""
+    table = RNG.normal(size=(3, 3)).astype(dtype)
+    args = table, np.int32(2)
+    lowered = ipuxla.jit(lambda t, i: lax.dynamic_slice(t, (i, i - 1), (1, 1)), target=TARGET).lower(*args)
+    splits = [[1, 1, []], [1, 1, []], [3, 1, [[3, 2]]], [3, 3, []]]
+    pinned = {"dynamic_slice.partials": {"splits": splits, "base": 0, "arrangement": []}}
+    plans = json.dumps({"format": 1, "plans": pinned})
+    compiled = lowered.compile(engine="tile", plans=plans)
+    assert compiled.tile_coverage().codelets[f"popops::Reduce<ReduceOr,{WORD[dtype]}>"].by_code == 1
+    assert np.asarray(compiled(*args)).tobytes() == table[2, 1].tobytes()
+    in_ring = [lowered.compile(engine=e, plans=plans, arithmetic="ring")(*args) for e in ("tile", "hlo")]
+    np.testing.assert_array_equal(*in_ring)

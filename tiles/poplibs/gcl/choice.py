@@ -144,24 +144,26 @@ def _least(graph: Graph, axes: tuple[str, ...], algorithm: str) -> float:
     return STEP_CYCLES * steps.get(algorithm, n - 1)
 
 
-def refusal(graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool) -> tuple[str, str] | None:
-    """Return why an algorithm does not fit a group, and what does; None where it fits."""
+def refusal(
+    graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool
+) -> tuple[str, str, str | None] | None:
+    """Return why an algorithm does not fit a group, what does, and which to try; None where it fits."""
     members = graph.replicas.size(axes)
+    is_power = not members & (members - 1)
+    rings = "algorithm='ring', 'two_rings', or None for the cheapest that fits"
     if algorithm not in ALGORITHMS:
-        return f"no algorithm {algorithm!r}", ", ".join(ALGORITHMS)
-    if algorithm == "halving_doubling" and members & (members - 1):
-        return f"halving_doubling of {members} replicas", "a power of two"
+        return f"no algorithm {algorithm!r}", ", ".join(ALGORITHMS), None
+    what = f"{algorithm} of {members:,} replicas"
+    if algorithm == "halving_doubling" and not is_power:
+        return what, "a power of two", rings if scatters else "algorithm='paired_halving', or None"
     if algorithm == "paired_halving" and scatters:
-        return "paired_halving leaves fragments with some of the replicas only", "ring, two_rings"
-    if algorithm == "paired_halving" and not members & (members - 1):
-        return f"paired_halving of {members} replicas", "no power of two; halving_doubling"
+        return "paired_halving leaves fragments with some of the replicas only", "ring, two_rings", rings
+    if algorithm == "paired_halving" and is_power:
+        return what, "replicas whose number is no power of two", "algorithm='halving_doubling', or None"
     if algorithm == "hierarchical" and scatters:
-        return "hierarchical leaves fragments in another order than the replicas'", "ring, two_rings"
+        return "hierarchical leaves fragments in another order than the replicas'", "ring, two_rings", rings
     if algorithm == "hierarchical" and not _inners(graph, axes):
-        return (
-            f"hierarchical of {members} replicas",
-            "groups of equal size, of more than one member, and several",
-        )
+        return what, "groups of equal size, of more than one member, and several", rings
     return None
 
 
@@ -169,7 +171,7 @@ def require(graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool,
     """Raise InvalidGraph where an algorithm does not fit a group."""
     found = refusal(graph, axes, algorithm, scatters)
     if found is not None:
-        raise InvalidGraph(found[0], expected=found[1], location=location or None)
+        raise InvalidGraph(found[0], expected=found[1], location=location or None, try_=found[2])
 
 
 def together(graph: Graph, axes: tuple[str, ...], sizes_bytes: Sequence[int]) -> tuple[int, ...]:
@@ -218,7 +220,10 @@ def gathering(
             raise InvalidGraph(what, expected=expected, location=location or None)
         if algorithm == "doubling" and not doubles:
             raise InvalidGraph(
-                f"doubling of {n} replicas", expected="a power of two", location=location or None
+                f"doubling of {n:,} replicas",
+                expected="a power of two",
+                location=location or None,
+                try_="algorithm='two_rings', or None",
             )
         return algorithm
     return _gathering(graph, axes, size_bytes)[0]
@@ -334,7 +339,7 @@ def _whole(graph: Graph, links: _Links, bits: int, bit: int, size_bytes: float) 
     """Return what stages from one on take in which a fragment is exchanged whole, two by two."""
     piece = size_bytes / (1 << bit)
     tiles = _tiles(graph, piece, FRAGMENT_BYTES)
-    return sum(links.cycles(stage, 1, piece, tiles) for stage in range(bit, bits))
+    return links.in_turn(bit, bits, piece, tiles)
 
 
 def _hierarchical(graph: Graph, axes: tuple[str, ...], size_bytes: int, inner: int) -> float:
@@ -399,6 +404,7 @@ class _Links:
         self._shares, self._members = shares, replicas.size(axes)
         self._near = max(1, group_size(system) // (replicas.ipus_each * replicas.strides(axes)[-1]))
         self._known: dict[tuple[int, int], tuple[float, float]] = {}
+        self._from: dict[int, list[tuple[float, float]]] = {}
 
     def widest(self, bit: int, bits: int) -> int:
         """Return how many bits of members' places one stage may cover: more than one among those near each other."""
@@ -414,11 +420,33 @@ class _Links:
           size_bytes: that each sends to each other one.
           tiles: that these lie on.
         """
-        others = [swap(k << bit, self._members) for k in range(1, 1 << more)]
+        fixed, each = self._figures(bit, more)
+        return fixed + each * size_bytes + _on_tile(((1 << more) - 1) * size_bytes, tiles)
+
+    def in_turn(self, first: int, bits: int, size_bytes: float, tiles: float) -> float:
+        """Return what members take that exchange in pairs, differing in one bit, from ``first`` to the last, one by one.
+
+        Args:
+          first: of the bits.
+          bits: of a place.
+          size_bytes: that each sends at once.
+          tiles: that these lie on.
+        """
+        if bits not in self._from:
+            sums = [(0.0, 0.0)]
+            for bit in reversed(range(bits)):
+                fixed, each = self._figures(bit, 1)
+                sums.append((sums[-1][0] + fixed, sums[-1][1] + each))
+            self._from[bits] = sums[::-1]
+        fixed, each = self._from[bits][first]
+        return fixed + each * size_bytes + (bits - first) * _on_tile(size_bytes, tiles)
+
+    def _figures(self, bit: int, more: int) -> tuple[float, float]:
+        """Return the cycles of an exchange whatever is sent, and those of a byte."""
         if (bit, more) not in self._known:
+            others = [swap(k << bit, self._members) for k in range(1, 1 << more)]
             none, some = (
                 permutation_cycles(*self._where, others, size, self._shares) for size in (0, UNIT_BYTES)
             )
             self._known[bit, more] = none, (some - none) / UNIT_BYTES if some < math.inf else math.inf
-        fixed, each = self._known[bit, more]
-        return fixed + each * size_bytes + _on_tile(len(others) * size_bytes, tiles)
+        return self._known[bit, more]

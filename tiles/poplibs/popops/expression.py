@@ -153,10 +153,9 @@ def _compare(cell: Cell, attrs: Mapping[str, Any], lhs: Array, rhs: Array) -> Ar
 
 def _convert(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
     dtype = to_jax(attrs["dtype"])
-    if is_integer(x.dtype) and x.dtype.itemsize == 2 and is_float(dtype) and dtype.itemsize == 1:
-        x = x.astype(
-            jnp.float32
-        )  # exact; XLA:CPU's older emitters round to float16 and then again (jaxlib 0.10.2)
+    if is_integer(x.dtype) and x.dtype.itemsize >= 2 and is_float(dtype) and dtype.itemsize == 1:
+        # The same in ``hlo_passes``: XLA:CPU's older emitters round to float16 and then again (jaxlib 0.10.2).
+        x = x.astype(jnp.float32)
     return lax.convert_element_type(x, dtype)
 
 

@@ -327,6 +327,8 @@ def _narrowing_cell(dtype: str, out_dtype: str) -> CellFunction:
 
 def _kept(x: jax.Array, dtype: str) -> jax.Array:
     """Return results in the dtype in which they are stored, or back in their own; words behind a float are its bits."""
-    if is_float(x.dtype.name) == is_float(dtype) or (is_float(dtype) and x.itemsize == itemsize(dtype)):
-        return cast_accumulator(x, dtype)
-    return lax.convert_element_type(x, to_jax(dtype))
+    if is_float(dtype) and not is_float(x.dtype.name):
+        x = lax.convert_element_type(x, f"uint{8 * itemsize(dtype)}")
+    elif is_float(x.dtype.name) != is_float(dtype):
+        return lax.convert_element_type(x, to_jax(dtype))
+    return cast_accumulator(x, dtype)
