@@ -17,6 +17,7 @@ from tiles.elements.compile import (
     compile_reflection,
     compile_scan,
     compile_slice,
+    compile_substitution,
     compile_updates,
 )
 from tiles.elements.cost import Cost, Formula, cost_of, formula_of
@@ -52,6 +53,7 @@ __all__ = [
     "compile_reflection",
     "compile_scan",
     "compile_slice",
+    "compile_substitution",
     "compile_updates",
     "compile_variant",
     "contiguous",

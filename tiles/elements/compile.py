@@ -13,7 +13,7 @@ from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.coalesce import coalesced
 from tiles.elements.cost import cost_of
 from tiles.elements.elementwise import Elementwise, lanes_choices
-from tiles.elements.elimination import Elimination, Exchange, Exchanged, Pivot
+from tiles.elements.elimination import Elimination, Exchange, Exchanged, Pivot, Substitution
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
 from tiles.elements.lookup import Lookup, PartSlice, Slice
@@ -294,6 +294,19 @@ def compile_elimination(
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     return _made(Elimination(Emitter(isa), dtype, jaxpr=jaxpr), isa, name)
+
+
+def compile_substitution(
+    jaxpr: Jaxpr, dtype: str, target: Target | InstructionSet, name: str = "substitution"
+) -> TileCode:
+    """Return the code that takes multiples of a row out of others; arguments as of ``Substitution``.
+
+    Raises:
+      NoTileCode: elements that are no whole words, an operation without code, or one that branches.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _made(Substitution(Emitter(isa), dtype, jaxpr=jaxpr), isa, name)
 
 
 def compile_exchanged(target: Target | InstructionSet, name: str = "rows after exchanges") -> TileCode:

@@ -1,4 +1,4 @@
-"""The loop nests of Gaussian elimination with partial pivoting: a supervisor starts each of them once a column.
+"""The loop nests of Gaussian elimination with partial pivoting, and of substitution: a supervisor starts each once a column.
 
 A matrix of words lies row by row. Of every column the first worker looks for the pivot, all workers exchange two rows,
 a share of their words each, and then take rows below the pivot in turn. No branch depends on data.
@@ -219,6 +219,56 @@ class Elimination(MatrixNest):
         before = e.empty(ROW)
         with e.at(ROW):
             e.emit("add", (row,), (row, step))
+        return worker_code(e, turns, share(ROWS, self.workers), [*before, loop, *e.empty(ROW)])
+
+
+@dataclass
+class Substitution(MatrixNest):
+    """Builds the code that takes the ``n`` elements of the row at ``in1`` out of those of ``rows`` others, each times a factor.
+
+    The others begin at ``out0``, ``row_bytes`` apart, their factors at ``in0``, ``factor_bytes`` apart.
+
+    Args:
+      jaxpr: closed jaxpr of a row's factor, an element of the row, and that of the row at ``in1``; it returns what the
+        second one becomes.
+    """
+
+    jaxpr: Jaxpr | None = None
+
+    def items(self) -> list[Item]:
+        """Return the code, unscheduled."""
+        e, jaxpr = self.emitter, self.jaxpr
+        assert jaxpr is not None
+        with e.at(CELL):
+            source, upper, target = (self.argument(name) for name in ("in0", "in1", "out0"))
+            n, rows = self.argument("n"), self.argument("rows")
+            pitch, apart = self.argument("row_bytes"), self.argument("factor_bytes")
+            worker = emit_worker(e)
+            turns = emit_share(e, rows, worker)
+            row, place = (
+                e.main("add", first, e.main("mul", worker, step))
+                for first, step in ((target, pitch), (source, apart))
+            )
+            steps = [e.main("mul", step, imms=(self.workers,)) for step in (pitch, apart)]
+        with e.at(ROW):
+            factor = self.element(place, "in0")
+            above_at, writing, reading = (self.copied(x) for x in (upper, row, row))
+        with e.at(ELEMENT):
+            here, above = e.fresh(file_of(self.dtype)), e.fresh(file_of(self.dtype))
+            e.emit("ld32step", (here, reading), (MZERO, reading), (1,), stream="out0")
+            e.emit("ld32step", (above, above_at), (MZERO, above_at), (1,), stream="in1")
+        walker = Walker(e, 1)
+        levels = ((ROW, factor), (ELEMENT, here), (ELEMENT, above))
+        values = [self.value(self.dtype, level, register) for level, register in levels]
+        (rest,) = walker.run(jaxpr.jaxpr, list(jaxpr.consts), values)
+        with e.at(ELEMENT):
+            left = walker.forms.get(rest, natural_form(self.dtype))[0]
+            e.emit("st32step", (writing,), (left, MZERO, writing), (1,), stream="out0")
+        loop = Repeat(n, N, self.block(e.empty(ELEMENT)))
+        before = e.empty(ROW)
+        with e.at(ROW):
+            for register, step in zip((row, place), steps, strict=True):
+                e.emit("add", (register,), (register, step))
         return worker_code(e, turns, share(ROWS, self.workers), [*before, loop, *e.empty(ROW)])
 
 

@@ -1,4 +1,4 @@
-"""Tile code of LU and QR factorizations: factors, pivots and slots by simulation, launch after launch."""
+"""Tile code of LU, QR and Cholesky factorizations and of triangular solves: factors, pivots and slots by simulation, launch after launch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.unit.tiles.poplibs_cells import extents_of
 from tiles.elements import TileSimulator, cost_of, named
 from tiles.elements.verify import verify
 from tiles.errors import NoTileCode
-from tiles.graph import IndexMap, OpForm, identity_map
+from tiles.graph import REDUCTION, IndexMap, OpForm, along, identity_map
 from tiles.graph.domain import Dim
-from tiles.poplibs.poplin.factor import Lu, Qr
+from tiles.poplibs.poplin.factor import Cholesky, Lu, Qr, TriangularSolve
 from tiles.target import Target
 
 GC200 = Target.named("gc200")
@@ -60,15 +60,16 @@ def drawn(n: int, kind: str) -> np.ndarray:
 def run_parts(simulator: TileSimulator, parts, shape: tuple[int, int], places: dict[str, int]) -> None:
     """Run codes one after the other, each in the slots that its closed form states."""
     for part in parts:
-        fields = {"n": part.n, "rows": part.rows, "in0": places["in0"]}
+        n, rows = (int(np.max(x)) for x in (part.n, part.rows))
+        fields = {"n": n, "rows": rows, **{k: x for k, x in places.items() if k == "in0"}}
         for name, field in part.turn(shape).items():
             where, offset = field if isinstance(field, tuple) else (field, 0)
             fields[name] = where if isinstance(where, int) else places[where] + offset
         verify(part.variant.code, MK2)
         run = simulator.run(part.variant.code, fields, STATE, SCRATCH)
-        expected = cost_of(part.variant.code, {"n": part.n, "rows": part.rows}, MK2)
+        expected = cost_of(part.variant.code, {"n": n, "rows": rows}, MK2)
         assert (run.slots[0] == expected.slots).all()
-        assert run.cycles[0] == part.variant.formula.cycles(part.n, part.rows)
+        assert run.cycles[0] == part.variant.formula.cycles(n, rows)
 
 
 @pytest.mark.parametrize("kind", ["numbers", "zeros", "not a number", "ties"])
@@ -122,6 +123,52 @@ def test_columns_are_reflected_in_as_many_slots_as_the_closed_forms_say(shape, k
     np.testing.assert_allclose(
         simulator.read(places["taus"], shape[1], "float32")[0], taus, rtol=2e-5, atol=2e-6
     )
+
+
+@pytest.mark.parametrize("kind", ["numbers", "not positive"])
+@pytest.mark.parametrize("n", [1, 2, 5, 13])
+def test_factors_of_cholesky_take_as_many_slots_as_the_closed_forms_say(n, kind) -> None:
+    """Only the lower triangle is read; all of a factor is NaN where a pivot is not positive."""
+    a = drawn(n, "numbers")
+    a = (a @ a.T + np.eye(n)).astype(np.float32)
+    wanted = np.linalg.cholesky(a.astype(np.float64))
+    if kind == "not positive":
+        a[n // 2, n // 2] = -1
+        wanted = np.where(wanted == 0, 0, np.nan)
+    a[np.triu_indices(n, 1)] = 1e6
+    whole = identity_map(2)
+    form = OpForm((Dim("r", n), Dim("c", n)), (whole,), (whole,))
+    extents = extents_of(form, ["float32"], ["float32"])
+    parts = Cholesky("float32").tile_code(extents, GC200)
+    simulator = TileSimulator(MK2, 1 << 15)
+    places = {"in0": DATA, "factors": DATA + 4096}
+    simulator.write(DATA, np.ascontiguousarray(a.T)[None])
+    run_parts(simulator, parts, (n, n), places)
+    found = simulator.read(places["factors"], a.size, "float32").reshape(n, n).T
+    np.testing.assert_allclose(found, np.tril(wanted), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_unit", [False, True])
+@pytest.mark.parametrize("is_lower", [False, True])
+@pytest.mark.parametrize(("n", "columns"), [(1, 1), (2, 7), (9, 1), (8, 13)])
+def test_systems_are_solved_in_as_many_slots_as_the_closed_forms_say(n, columns, is_lower, is_unit) -> None:
+    a = drawn(n, "numbers") + np.eye(n, dtype=np.float32) * 4
+    b = np.random.default_rng(1).normal(size=(n, columns)).astype(np.float32)
+    matrix, sides = IndexMap((along(1), along(2))), IndexMap((along(1), along(0)))
+    dims = Dim("columns", columns), Dim("unknowns", n), Dim("terms", n, REDUCTION)
+    extents = extents_of(OpForm(dims, (matrix, sides), (sides,)), ["float32"] * 2, ["float32"])
+    parts = TriangularSolve("float32", is_lower, is_unit).tile_code(extents, GC200)
+    simulator = TileSimulator(MK2, 1 << 15)
+    places = {"matrix": DATA, "sides": DATA + 4096, "unknowns": DATA + 8192}
+    for name, x in (("matrix", a), ("sides", b)):
+        simulator.write(places[name], x[None])
+    run_parts(simulator, parts, (columns, n, n), places)
+    triangle = np.tril(a) if is_lower else np.triu(a)
+    if is_unit:
+        np.fill_diagonal(triangle, 1)
+    found = simulator.read(places["unknowns"], b.size, "float32").reshape(b.shape)
+    wanted = np.linalg.solve(triangle.astype(np.float64), b)
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
 
 
 def test_cycles_are_those_of_the_code_for_every_matrix() -> None:

@@ -129,6 +129,31 @@ def test_reductions_between_kept_dimensions_run_once_for_each() -> None:
     check_close(in_ring, lowered.compile(engine="hlo", arithmetic="ring")(*args), "engine tile, ring")
 
 
+def test_systems_of_batches_are_solved_by_code() -> None:
+    """Matrices on either side, transposed or not; right-hand sides are spread over tiles."""
+    a = (RNG.normal(size=(2, 5, 5)) + 4 * np.eye(5)).astype("float32")
+    b = RNG.normal(size=(2, 5, 11)).astype("float32")
+    lower = (a @ a.swapaxes(1, 2)).astype("float32")
+
+    def f(a, b, c):
+        left = lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
+        right = lax.linalg.triangular_solve(a, b.swapaxes(1, 2), unit_diagonal=True, transpose_a=True)
+        return left, right, lax.linalg.cholesky(c, symmetrize_input=False)
+
+    lowered = ipuxla.jit(f, target=TARGET).lower(a, b, lower)
+    compiled = lowered.compile(engine="tile")
+    by_code = {
+        name: (entry.by_code, entry.vertices)
+        for name, entry in compiled.tile_coverage().codelets.items()
+        if name.startswith("poplin::")
+    }
+    assert len(by_code) >= 2
+    assert all(code == vertices for code, vertices in by_code.values())
+    check_close(compiled(a, b, lower), jax.jit(f)(a, b, lower), "engine tile")
+    in_ring = lowered.compile(engine="tile", arithmetic="ring")(a, b, lower)
+    check_close(in_ring, lowered.compile(engine="hlo", arithmetic="ring")(a, b, lower), "engine tile, ring")
+
+
 def test_it_is_the_code_that_runs(monkeypatch) -> None:
     """What an instruction computes decides the result: of a machine whose ``f32v2add`` subtracts, differences."""
     from tiles.elements import semantics

@@ -36,7 +36,15 @@ from tiles.graph import (
     register,
     site_of,
 )
-from tiles.poplibs.poplin.factor_code import eliminated, lu_code, qr_code, reflected_by
+from tiles.poplibs.poplin.factor_code import (
+    cholesky_code,
+    eliminated,
+    lu_code,
+    qr_code,
+    reflected_by,
+    root_of,
+    solve_code,
+)
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
@@ -94,7 +102,7 @@ class Cholesky(Codelet):
             rest = lax.dynamic_slice_in_dim(a, j, 1, a.ndim - 1)
             rest = rest - jnp.sum(factor * known, axis=-1, keepdims=True)
             pivot = lax.dynamic_slice_in_dim(rest, j, 1, a.ndim - 2)
-            root = jnp.sqrt(jnp.where(pivot > 0, pivot, nan))
+            root = root_of(pivot)
             new = jnp.where(row[:, :1] > j, rest / root, jnp.where(row[:, :1] == j, root, 0))
             return lax.dynamic_update_slice_in_dim(factor, new, j, a.ndim - 1)
 
@@ -110,6 +118,10 @@ class Cholesky(Codelet):
         each = n**3 + 102 * n**2 + 101 * n + 102
         rounds = -(-(extents.points // np.maximum(n * n, 1)) // target.workers_per_tile)
         return Cycles(each * rounds, _basis(self.dtype), SOURCE.format("Cholesky"))
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of matrices of words, one after the other."""
+        return cholesky_code(self.dtype, extents, target, self.label)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count a third of the cube of each matrix's size."""
@@ -348,6 +360,10 @@ class TriangularSolve(Codelet):
         columns = extents.results // np.maximum(n, 1)
         rounds = -(-columns // target.workers_per_tile)
         return Cycles(np.maximum(each, 1) * rounds, _basis(self.dtype), SOURCE.format("TriangularSolve"))
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of systems of words, one after the other; right-hand sides lie side by side."""
+        return solve_code(self.dtype, self.is_lower, self.is_unit, extents, target, self.label)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count a multiply-add per element of the triangle and right-hand side."""

@@ -1,4 +1,4 @@
-"""Tile code of LU and QR factorizations: a vertex whose supervisor starts its workers column after column.
+"""Tile code of LU, QR and Cholesky factorizations and of triangular solves: a vertex whose supervisor starts its workers column after column.
 
 A matrix after the other is factored where it lies, by all workers of its tile.
 """
@@ -23,23 +23,42 @@ from tiles.elements import (
     InstructionSet,
     TileCode,
     Variant,
+    compile_cell,
     compile_elimination,
     compile_exchange,
     compile_exchanged,
     compile_pivot,
     compile_reflection,
+    compile_substitution,
     compile_variant,
     instructions_for,
 )
+from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant, existing
-from tiles.graph import Extents, VertexCode
+from tiles.graph import Extents, OpForm, VertexCode
 from tiles.graph.cycles import Field
 from tiles.numerics.dtypes import to_jax
 from tiles.target import Target
 
 _WORD_BYTES = 4
 _POSITION = "int32"
+_WORDS = Access(alignment_bytes=_WORD_BYTES)
+_ARRANGED = {
+    "root": Arrangement((_WORDS,), (_WORDS,)),
+    "triangle": Arrangement(
+        (
+            _WORDS,
+            Access(CELL, _WORD_BYTES),
+            Access(ROW, _WORD_BYTES, counts=True),
+            Access(ELEMENT, _WORD_BYTES, every_row=False, counts=True),
+        ),
+        (_WORDS,),
+        in_place=(0,),
+        has_rows=True,
+    ),
+}
+"""How cells lie that are no nests of their own."""
 _IN_PLACE = Arrangement((Access(alignment_bytes=_WORD_BYTES),), (Access(alignment_bytes=_WORD_BYTES),))
 
 
@@ -158,6 +177,183 @@ def qr_code(dtype: str, extents: Extents, target: Target, name: str) -> tuple[Ve
     return tuple(parts)
 
 
+def _substituted(factor: jax.Array, here: jax.Array, known: jax.Array) -> tuple[jax.Array, ...]:
+    return (here - factor * known,)
+
+
+def solve_code(
+    dtype: str, is_lower: bool, is_unit: bool, extents: Extents, target: Target, name: str
+) -> tuple[VertexCode, ...]:
+    """Return the code of vertices that solve triangular systems: each unknown is taken out of the other equations.
+
+    The domain's last three dimensions are right-hand sides, unknowns and columns of matrices; errors of ``lu_code``.
+    """
+    isa, n = instructions_for(target), extents.form.shape[-1]
+    columns = np.asarray(extents.sizes[-3], np.int64)
+    matrices = np.asarray(extents.points) // np.maximum(n * n * columns, 1)
+    kernel = _Systems(extents.form)
+
+    def part(
+        kind: str, turn: Callable[[tuple[int, ...]], Mapping[str, Field]], n: Any, rows: Any
+    ) -> VertexCode:
+        variant = existing(_variant(isa, kind, dtype)).named(name)
+        cell, compiled = partial(_cell, kind, dtype), _COMPILED[kind]
+        return VertexCode(variant, n, rows, matrices, cell=cell, kernel=kernel, compiled=compiled, turn=turn)
+
+    move = existing(_variant(isa, "move", dtype)).named(name)
+    parts = [VertexCode(move, n * columns, 1, matrices, kernel=kernel, turn=_sides)]
+    for i in range(n) if is_lower else reversed(range(n)):
+        if not is_unit:
+            parts.append(part("division", partial(_unknown, i), 1, columns))
+        others = n - 1 - i if is_lower else i
+        if others:
+            fields = partial(_equations, i, i + 1 if is_lower else 0)
+            parts.append(part("substitution", fields, columns, others))
+    return tuple(parts)
+
+
+def root_of(pivot: jax.Array) -> jax.Array:
+    """Return the root of a pivot; not a number of one that is not positive."""
+    return jnp.sqrt(jnp.where(pivot > 0, pivot, jnp.full_like(pivot, np.nan)))
+
+
+def _root(pivot: jax.Array) -> tuple[jax.Array, ...]:
+    return (root_of(pivot),)
+
+
+def _triangle(x: jax.Array, last: jax.Array, column: jax.Array, row: jax.Array) -> tuple[jax.Array, ...]:
+    """Return an element of a factor, of which all are NaN where the last one is; nothing above the diagonal."""
+    known = jnp.where(last == last, x, jnp.full_like(x, np.nan))
+    return (jnp.where(row >= column, known, jnp.zeros_like(x)),)
+
+
+def cholesky_code(dtype: str, extents: Extents, target: Target, name: str) -> tuple[VertexCode, ...]:
+    """Return the code of vertices that factor matrices, which lie column after column; errors of ``lu_code``.
+
+    What the columns before contribute is taken out of whole columns, also above the diagonal, where nothing reads it.
+    """
+    isa, n = instructions_for(target), extents.form.shape[-1]
+    matrices = np.asarray(extents.points) // max(1, n * n)
+    kernel = _Columns(extents.form, target.workers_per_tile)
+
+    def part(kind: str, turn: Callable[..., Mapping[str, Field]], n: int, rows: int = 1) -> VertexCode:
+        variant = existing(_variant(isa, kind, dtype)).named(name)
+        cell, compiled = partial(_cell, kind, dtype), _COMPILED[kind]
+        return VertexCode(variant, n, rows, matrices, cell=cell, kernel=kernel, compiled=compiled, turn=turn)
+
+    move = existing(_variant(isa, "move", dtype)).named(name)
+    parts = [VertexCode(move, n * n, 1, matrices, kernel=kernel, turn=_moving)]
+    for k in range(n):
+        below = n - 1 - k
+        parts.append(part("root", partial(_pivot_place, k), 1))
+        if below:
+            parts.append(part("division", partial(_below, k), 1, below))
+            parts.append(part("substitution", partial(_columns_behind, k), below, below))
+    return (*parts, part("triangle", kernel.triangle, n, n))
+
+
+def _pivot_place(k: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+    at, _ = _diagonal(k, sizes)
+    return {"in0": ("factors", at), "out0": ("factors", at)}
+
+
+def _below(k: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+    at, _ = _diagonal(k, sizes)
+    places: dict[str, Field] = {"in0": ("factors", at), "out0": ("factors", at + _WORD_BYTES)}
+    return {**places, "row_bytes": _WORD_BYTES}
+
+
+def _columns_behind(k: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+    at, pitch = _diagonal(k, sizes)
+    column = ("factors", at + _WORD_BYTES)
+    behind = ("factors", at + pitch + _WORD_BYTES)
+    return {"in0": column, "in1": column, "factor_bytes": _WORD_BYTES, "out0": behind, "row_bytes": pitch}
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Matrices that become their factors, column after column: a ``Kernel``."""
+
+    form: OpForm
+    workers: int
+
+    def find(
+        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """See ``Kernel``."""
+        rank, n = len(sizes), sizes[-1]
+        own = [axis.terms[0][0] for axis in self.form.operands[0].axes]
+        order = [0, *(1 + own.index(d) for d in (*range(rank - 2), rank - 1, rank - 2))]
+        matrices = np.ascontiguousarray(operands[0].transpose(order).reshape(-1, n * n))
+        return {"in0": matrices, "factors": np.zeros_like(matrices)}, {}
+
+    def triangle(self, sizes: tuple[int, ...]) -> dict[str, Field]:
+        """Return the fields of going over columns, and their elements, which both are counted."""
+        pitch = sizes[-1] * _WORD_BYTES
+        fields: dict[str, Field] = {"in0": "factors", "in1": ("factors", sizes[-1] * pitch - _WORD_BYTES)}
+        fields |= {"in2": 0, "in3": 0}
+        for name, each in (("in0", pitch), ("in2", 1)):
+            fields |= {f"{name}_row_bytes": each, f"{name}_step_bytes": each * self.workers}
+        return fields
+
+    def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """See ``Kernel``."""
+        rank, batch = len(sizes), sizes[:-2]
+        cells = len(memory["in0"]) // math.prod(batch)
+        found = memory["factors"].reshape(cells, *batch, sizes[-1], sizes[-2])
+        order = [*range(rank - 2), rank - 1, rank - 2]
+        return [found.transpose([0, *(1 + order.index(d) for d in self.form.results[0].dims)])]
+
+
+def _sides(sizes: tuple[int, ...]) -> dict[str, Field]:
+    return {"in0": "sides", "out0": "unknowns"}
+
+
+def _unknown(i: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+    at, _ = _diagonal(i, sizes)
+    pitch = sizes[-3] * _WORD_BYTES
+    return {"in0": ("matrix", at), "out0": ("unknowns", i * pitch), "row_bytes": _WORD_BYTES}
+
+
+def _equations(i: int, first: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+    apart, pitch = sizes[-1] * _WORD_BYTES, sizes[-3] * _WORD_BYTES
+    places: dict[str, Field] = {"in0": ("matrix", first * apart + i * _WORD_BYTES), "factor_bytes": apart}
+    known, others = ("unknowns", i * pitch), ("unknowns", first * pitch)
+    return {**places, "in1": known, "out0": others, "row_bytes": pitch}
+
+
+@dataclass(frozen=True)
+class _Systems:
+    """Matrices with the right-hand sides that become unknowns, an equation a row: a ``Kernel``."""
+
+    form: OpForm
+
+    def find(
+        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """See ``Kernel``."""
+        batch = range(len(sizes) - 3)
+        matrix, sides = (
+            self._in_order(operands[k], k, (*batch, len(sizes) - 2, len(sizes) + last))
+            for k, last in enumerate((-1, -3))
+        )
+        return {"matrix": matrix, "sides": sides, "unknowns": np.zeros_like(sides)}, {}
+
+    def _in_order(self, x: np.ndarray, k: int, dims: tuple[int, ...]) -> np.ndarray:
+        """Return ``[matrices of all cells, rows, columns]``."""
+        own = [axis.terms[0][0] for axis in self.form.operands[k].axes]
+        ordered = x.transpose([0, *(1 + own.index(d) for d in dims)])
+        return np.ascontiguousarray(ordered.reshape(-1, *ordered.shape[-2:]))
+
+    def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """See ``Kernel``."""
+        batch, last = sizes[:-3], len(sizes)
+        cells = len(memory["unknowns"]) // math.prod(batch)
+        found = memory["unknowns"].reshape(cells, *batch, sizes[-2], sizes[-3])
+        order = [*range(len(batch)), last - 2, last - 3]
+        return [found.transpose([0, *(1 + order.index(d) for d in self.form.results[0].dims)])]
+
+
 def _diagonal(k: int, sizes: tuple[int, ...]) -> tuple[int, int]:
     """Return at how many bytes a diagonal element lies, and the bytes of a row."""
     pitch = sizes[-1] * _WORD_BYTES
@@ -257,6 +453,14 @@ def _compiled_elimination(cell: CellFunction, isa: InstructionSet) -> TileCode:
     return compile_elimination(cell.jaxpr, cell.dtypes[0][0], isa, UNNAMED)
 
 
+def _compiled_cell(cell: CellFunction, isa: InstructionSet) -> TileCode:
+    return compile_cell(cell.jaxpr, cell.dtypes, cell.arrangement, isa, UNNAMED)
+
+
+def _compiled_substitution(cell: CellFunction, isa: InstructionSet) -> TileCode:
+    return compile_substitution(cell.jaxpr, cell.dtypes[0][0], isa, UNNAMED)
+
+
 def _compiled_reflection(part: str, cell: CellFunction, isa: InstructionSet) -> TileCode:
     return compile_reflection(part, cell.jaxpr, cell.dtypes[0][0], isa, UNNAMED)
 
@@ -264,6 +468,9 @@ def _compiled_reflection(part: str, cell: CellFunction, isa: InstructionSet) -> 
 _COMPILED: dict[str, Callable[[CellFunction, InstructionSet], TileCode]] = {
     "pivot": _compiled_pivot,
     "elimination": _compiled_elimination,
+    "substitution": _compiled_substitution,
+    "root": _compiled_cell,
+    "triangle": _compiled_cell,
     **{part: partial(_compiled_reflection, part) for part in ("reflector", "division", "reflection")},
 }
 
@@ -295,8 +502,20 @@ def _cell(kind: str, dtype: str) -> CellFunction:
         "reflector": ((dtype,) * 4, (dtype,) * 4),
         "division": ((dtype,) * 2, (dtype,)),
         "reflection": ((dtype,) * 9, (dtype,) * 4),
+        "substitution": ((dtype,) * 3, (dtype,)),
+        "root": ((dtype,), (dtype,)),
+        "triangle": ((dtype, dtype, _POSITION, _POSITION), (dtype,)),
     }[kind]
-    functions = {"pivot": larger, "elimination": eliminated, "reflector": _reflector}
-    function: Callable[..., Any] = {**functions, "division": _division, "reflection": _reflection}[kind]
+    functions: dict[str, Callable[..., Any]] = {
+        "pivot": larger,
+        "elimination": eliminated,
+        "reflector": _reflector,
+        "division": _division,
+        "reflection": _reflection,
+        "substitution": _substituted,
+        "root": _root,
+        "triangle": _triangle,
+    }
+    function = functions[kind]
     jaxpr: Any = make_jaxpr(function)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in dtypes[0]))
-    return CellFunction(jaxpr, dtypes, Arrangement((), ()))
+    return CellFunction(jaxpr, dtypes, _ARRANGED.get(kind, Arrangement((), ())))
