@@ -43,6 +43,7 @@ from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
 from hlo_passes.passes.sparse_sums import AddSparseSums
+from hlo_passes.passes.take_apart import TakeApart
 from hlo_passes.passes.undefined import FoldNan
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
 from hlo_passes.passes.window_expansion import Windows
@@ -83,6 +84,7 @@ __all__ = [
     "Rematerialize",
     "Row",
     "Schedule",
+    "TakeApart",
     "Uneven",
     "UnknownPass",
     "UnknownPassOption",

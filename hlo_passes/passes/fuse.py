@@ -24,9 +24,13 @@ from hlo_passes.passes.indexing import Axes, access, compose, identity
 class Fuse(Pass):
     """Join producers to the consumer that alone reads them, up to ``max_ops`` operations, of words up to four times as many.
 
-    Nothing is computed twice: only what costs nothing to repeat (constants, iotas, broadcasts, reshapes that
+    Of many elements nothing is computed twice: only what costs nothing to repeat (constants, iotas, broadcasts, reshapes that
     move sizes of 1) is copied into several fusions. An operation is not joined below a broadcast that would
     repeat it, nor below a transpose, slice or reverse when that would move two operands instead of one.
+
+    Of at most 64 elements, a step costs more than what it computes. So slices and what takes an instruction or two for an
+    element are copied into all fusions that read them, as long as that is less work than a step, and a fusion may have
+    four times as many operations.
     """
 
     name: ClassVar[str] = "fuse"

@@ -6,7 +6,11 @@ before it is.
 
 from __future__ import annotations
 
+import heapq
+import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -19,10 +23,39 @@ from hlo_passes.ops import (
     Pad,
     Reduce,
     Reshape,
+    Reverse,
+    Slice,
+    Transpose,
     is_neutral,
     simple_combiner,
 )
-from hlo_passes.ops.elementwise import Divide, Elementwise, Power, Remainder
+from hlo_passes.ops.elementwise import (
+    Abs,
+    Add,
+    And,
+    BitcastConvert,
+    Clamp,
+    Compare,
+    Convert,
+    Divide,
+    Elementwise,
+    IsFinite,
+    Maximum,
+    Minimum,
+    Multiply,
+    Negate,
+    Not,
+    Or,
+    Power,
+    Remainder,
+    Select,
+    ShiftLeft,
+    ShiftRightArithmetic,
+    ShiftRightLogical,
+    Sign,
+    Subtract,
+    Xor,
+)
 from hlo_passes.passes.indexing import Axes, access, compose, identity
 
 
@@ -36,6 +69,7 @@ class Group:
       domain: shape of the root's result; of a reduction's operand.
       members: the operations, each with the index maps that it is read through.
       size: how many rows the members are, as ``_weight`` counts them: one for each map.
+      repeated: how many of them other groups compute, too, for as many elements as a worker has.
       dot: the contraction of an ``output`` group.
       has_initial: whether a reduction's initial value is a neutral constant inside the group.
     """
@@ -45,6 +79,7 @@ class Group:
     domain: tuple[int, ...]
     members: dict[Instruction, list[Axes]] = field(default_factory=dict[Instruction, list[Axes]])
     size: int = 0
+    repeated: int = 0
     dot: Instruction | None = None
     has_initial: bool = False
 
@@ -62,7 +97,7 @@ class Grouping:
 
     Args:
       computation: a valid computation.
-      max_ops: how many operations a group may have.
+      max_ops: how many operations a group may have, of few elements four times as many.
     """
 
     def __init__(self, computation: Computation, max_ops: int) -> None:
@@ -80,7 +115,7 @@ class Grouping:
         for instruction in reversed(self.computation.instructions):
             if instruction.op.category is FusionCategory.OPAQUE or len(instruction.results) != 1:
                 self._start(instruction)
-            elif _is_repeatable(instruction):
+            elif self._is_repeatable(instruction):
                 self._place_copies(instruction)
             else:
                 self._place(instruction)
@@ -94,7 +129,71 @@ class Grouping:
             if self._may_join(instruction, group, list(maps)):
                 self._join(instruction, group, list(maps))
                 return
+        elif self._may_repeat(instruction, use):
+            for group, maps in use.groups.items():
+                group.repeated += _repeated_work(instruction, group, maps)
+                self._join(instruction, group, list(maps))
+            return
         self._start(instruction)
+
+    def _may_repeat(self, instruction: Instruction, use: _Use) -> bool:
+        """Whether each of several groups had better compute an instruction than read the result of a step of its own.
+
+        What is computed of a few elements takes fewer cycles than a step does. What only the instruction reads would be
+        repeated with it, and counts.
+        """
+        if use.is_outside or not is_cheap(instruction) or instruction.result.type.size > FEW:
+            return False
+        if any(isinstance(group.root.op, Reshape) and len(group.members) == 1 for group in use.groups):
+            return False  # it is needed by itself
+        alone = self._work_for(instruction)
+        repeated = sum(alone * len(maps) * _elements_of_worker(group) for group, maps in use.groups.items())
+        if repeated * (len(use.groups) - 1) > _STEP * len(use.groups):
+            return False
+        return all(
+            group.repeated + _repeated_work(instruction, group, maps) <= _MOST_REPEATED
+            and self._may_join(instruction, group, list(maps))
+            for group, maps in use.groups.items()
+        )
+
+    def _work_for(self, instruction: Instruction) -> float:
+        """Return what has to be computed for an instruction and for nothing else, as ``_weight`` counts it.
+
+        More than a step is not counted further; nor is what had better not be repeated, which is more than that.
+        """
+        found = {instruction}
+        waiting = [(-self._numbers[p], p) for p in self._made_from(instruction)]
+        heapq.heapify(waiting)
+        total = _weight(instruction)
+        while waiting and total <= _STEP:
+            _, made = heapq.heappop(waiting)
+            if made in found or not self._readers[made.result] <= found:
+                continue
+            if not (is_cheap(made) or self._is_repeatable(made)) or made.result.type.size > FEW:
+                return math.inf
+            found.add(made)
+            total += 0 if self._is_repeatable(made) else _weight(made)
+            for producer in self._made_from(made):
+                heapq.heappush(waiting, (-self._numbers[producer], producer))
+        return total
+
+    def _made_from(self, instruction: Instruction) -> list[Instruction]:
+        """Return the operations that could be in one expression with an instruction that reads them."""
+        made = (self.producers.get(value) for value in dict.fromkeys(instruction.operands))
+        return [p for p in made if p is not None and p.op.category is FusionCategory.INJECTIVE]
+
+    @cached_property
+    def _numbers(self) -> dict[Instruction, int]:
+        return {instruction: number for number, instruction in enumerate(self.computation.instructions)}
+
+    @cached_property
+    def _readers(self) -> dict[Value, set[Instruction | None]]:
+        """What reads each value; None stands for the computation's caller."""
+        found: dict[Value, set[Instruction | None]] = {value: {None} for value in self.computation.results}
+        for instruction in self.computation.instructions:
+            for value in instruction.operands:
+                found.setdefault(value, set()).add(instruction)
+        return found
 
     def _place_copies(self, instruction: Instruction) -> None:
         """Put a copy into each group that may have it; start a group if anybody else reads it."""
@@ -183,8 +282,11 @@ class Grouping:
 
     def _may_join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> bool:
         op, type_ = instruction.op, instruction.result.type
-        is_full = group.size + len(maps) * _weight(instruction) > _OPERATION * self.max_ops
-        if (is_full and not isinstance(op, Constant)) or not _has_points(group):  # constants cost nothing
+        is_small = _points(group.domain) <= FEW
+        most = _OPERATION * self.max_ops * (_FEW_TIMES if is_small and _weight(instruction) < _ROUTINE else 1)
+        is_full = group.size + len(maps) * _weight(instruction) > most
+        is_free = isinstance(op, Constant) or (is_small and self._is_repeatable(instruction))
+        if (is_full and not is_free) or not _has_points(group):  # constants cost nothing
             return False
         if isinstance(op, DotGeneral):
             return _may_have_dot(group) and maps == [identity(type_.shape)] and type_.shape == group.domain
@@ -201,6 +303,8 @@ class Grouping:
     def _is_cheap_to_join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> bool:
         """Whether an elementwise operation, joined, is not repeated and moves no more operands."""
         type_ = instruction.result.type
+        if _points(group.domain) <= FEW and type_.size <= FEW and is_cheap(instruction):
+            return True
         if len(maps) * _points(group.domain) > type_.size:
             return False
         if maps == [identity(group.domain)] or _is_same_order(maps, type_, group.domain):
@@ -208,9 +312,62 @@ class Grouping:
         moved = [value for value in dict.fromkeys(instruction.operands) if value.type.size > 1]
         return len([value for value in moved if not self._is_constant(value)]) <= 1
 
+    def _is_repeatable(self, instruction: Instruction) -> bool:
+        """Whether an operation costs nothing to repeat in every fusion that reads it."""
+        op = instruction.op
+        if isinstance(op, Constant):
+            return op.is_splat
+        if isinstance(op, (Slice, Transpose, Reverse)):
+            return instruction.result.type.size <= FEW and instruction.operands[0].type.size <= FEW
+        if isinstance(op, Compare) and instruction.result.type.size <= FEW:
+            return all(self._is_index(value) for value in instruction.operands)
+        return isinstance(op, (Iota, BroadcastInDim)) or (
+            isinstance(op, Reshape) and access(instruction, 0) is not None
+        )
+
+    def _is_index(self, value: Value) -> bool:
+        """Whether a value says where it is in its array, or the same everywhere."""
+        producer = self.producers.get(value)
+        return producer is not None and isinstance(producer.op, (Iota, Constant))
+
     def _is_constant(self, value: Value) -> bool:
         producer = self.producers.get(value)
         return producer is not None and isinstance(producer.op, Constant)
+
+
+FEW = 64
+"""Elements of which each worker of a tile or two has a few: computing them again takes fewer cycles than reading them."""
+
+_WORKERS = 6
+_STEP = 96
+"""About as many cycles as a step takes at least, as ``_weight`` counts work."""
+
+_FEW_TIMES = 4
+"""How many times as much a group of few elements may compute: a step more costs more than registers that are spilled."""
+
+_MOST_REPEATED = 256
+"""What a group may compute that others compute, too: more code would be worth a step."""
+
+
+def _elements_of_worker(group: Group) -> int:
+    """Return how many points of a group's domain a worker computes, if one tile computes all of them."""
+    return -(-_points(group.domain) // _WORKERS)
+
+
+def _repeated_work(instruction: Instruction, group: Group, maps: Collection[Axes]) -> int:
+    """Return what an instruction adds to the work of a worker that computes some points of a group's domain."""
+    return len(maps) * _weight(instruction) * _elements_of_worker(group)
+
+
+_CHEAP = (
+    *(Abs, Add, And, BitcastConvert, Clamp, Compare, Convert, IsFinite, Maximum, Minimum, Multiply, Negate),
+    *(Not, Or, Select, ShiftLeft, ShiftRightArithmetic, ShiftRightLogical, Sign, Subtract, Xor),
+)
+
+
+def is_cheap(instruction: Instruction) -> bool:
+    """Whether an operation takes an instruction or a few for an element."""
+    return isinstance(instruction.op, _CHEAP) and not instruction.result.type.is_complex
 
 
 _WORD_TYPES = frozenset({"i1", "i8", "i16", "i32", "ui8", "ui16", "ui32"})
@@ -230,16 +387,6 @@ def _weight(instruction: Instruction) -> int:
     if all(type_.dtype in _WORD_TYPES for type_ in types):
         return _OPERATION if isinstance(instruction.op, _DIVISIONS) else _WORD
     return _ROUTINE if isinstance(instruction.op, _ROUTINES) else _OPERATION
-
-
-def _is_repeatable(instruction: Instruction) -> bool:
-    """Whether an operation costs nothing to repeat in every fusion that reads it."""
-    op = instruction.op
-    if isinstance(op, Constant):
-        return op.is_splat
-    return isinstance(op, (Iota, BroadcastInDim)) or (
-        isinstance(op, Reshape) and access(instruction, 0) is not None
-    )
 
 
 def _is_simple(reduce: Instruction) -> bool:

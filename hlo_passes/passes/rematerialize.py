@@ -48,6 +48,9 @@ MAX_VALUES = 1024
 """The most values that are decided together; where more depend on each other they are kept."""
 
 MAX_ROUNDS = 4
+LEAST_BYTES = 1024
+"""What is kept in fewer is not worth a barrier: a step that reads it costs more."""
+
 LEAST_GAIN = 0.01
 """Share of the bytes kept at a place that have to become free there."""
 
@@ -97,7 +100,7 @@ def _is_fused(instruction: Instruction) -> bool:
 def _round(computation: Computation, donated: tuple[int, ...]) -> Computation:
     """Compute values again after the place where most is kept; return the computation itself if nothing is gained."""
     kept = _Kept(computation, donated)
-    if kept.position < 0:
+    if kept.position < 0 or kept.size_bytes < LEAST_BYTES:
         return computation
     again: set[Value] = set()
     gained = 0

@@ -49,6 +49,7 @@ class Arrangement:
       has_rows: whether elements lie in rows, each with a start of its own, which workers take in turn; else they
         are one vector, and workers take its accesses in turn.
       shares_rows: whether all workers take every row together, its accesses in turn: for few long rows.
+      is_short: whether no worker has more than one element, so that computing several at a time takes longer.
     """
 
     operands: tuple[Access, ...]
@@ -57,6 +58,7 @@ class Arrangement:
     in_place: tuple[int, ...] = ()
     has_rows: bool = False
     shares_rows: bool = False
+    is_short: bool = False
 
     def stream(self, result: int) -> str:
         """Return the name of the memory of a result: its operand's where it is computed in place."""

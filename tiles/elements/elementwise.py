@@ -33,7 +33,7 @@ _LANES = {
 def lanes_choices(dtypes: tuple[str, ...], how: Arrangement) -> list[int]:
     """Return numbers of elements of one iteration, best first: whole 64-bit accesses of floats, whole words of others.
 
-    Fewer need fewer registers; results must still be whole words.
+    Fewer need fewer registers, and are all that is asked for where no worker has more; results must still be whole words.
 
     Raises:
       NoTileCode: a dtype that no code is known for.
@@ -44,7 +44,8 @@ def lanes_choices(dtypes: tuple[str, ...], how: Arrangement) -> list[int]:
     accesses = how.operands + how.results
     most = max((_LANES[d] for d, a in zip(dtypes, accesses, strict=True) if a.level), default=1)
     least = max((4 // itemsize(d) for d in dtypes[len(how.operands) :]), default=1)
-    return [most >> k for k in range(most.bit_length()) if most >> k >= min(least, most)]
+    found = [most >> k for k in range(most.bit_length()) if most >> k >= min(least, most)]
+    return found[-1:] if how.is_short else found
 
 
 class Elementwise:

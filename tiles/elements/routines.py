@@ -8,14 +8,15 @@ import jax
 
 from tiles._jax_compat import ClosedJaxpr, make_jaxpr
 from tiles.elements.emitter import Emitter
-from tiles.elements.extents import const
-from tiles.elements.floats import Context
+from tiles.elements.floats import ROUNDING, Context
 from tiles.elements.functions import FUNCTIONS, HALVES
 from tiles.elements.integers import is_signed, lanes, width_of, wrap
 from tiles.elements.tilecode import MZERO, Register
 from tiles.elements.values import Value
 
-_WORD_BITS = 32
+_WORD_BITS, _HALF_WORD_BITS = 32, 16
+_BELOW_ONE = 0x3F7FFFF8
+"""1 - 2^-21 as a float."""
 
 
 @functools.cache
@@ -34,18 +35,18 @@ def find(name: str, dtypes: tuple[str, ...]) -> ClosedJaxpr | None:
 
 def integer_division(ctx: Context, a: Value, b: Value, remainder: bool) -> Value:
     """Return a quotient or remainder as XLA defines them: toward zero; by zero all ones, and the dividend."""
-    width_of(a.dtype)
+    divide, bits = _signed if is_signed(a.dtype) else _unsigned, width_of(a.dtype)
 
     def lane(e: Emitter, x: Register, y: Register) -> Register:
-        out = _signed(e, x, y, remainder) if is_signed(a.dtype) else _unsigned(e, x, y, remainder)
+        out = divide(e, x, y, bits, remainder)
         return wrap(e, out, a.dtype)
 
     return lanes(ctx, a.dtype, "int", lane, a, b)
 
 
-def _signed(e: Emitter, a: Register, b: Register, remainder: bool) -> Register:
+def _signed(e: Emitter, a: Register, b: Register, bits: int, remainder: bool) -> Register:
     """Divide magnitudes; the quotient's sign is that of both operands', the remainder's the dividend's."""
-    quotient, rest = divided(e, e.main("abs", a), e.main("abs", b))
+    quotient, rest = divided(e, e.main("abs", a), e.main("abs", b), bits)
     value = rest if remainder else quotient
     sign = a if remainder else e.main("xor", a, b)
     negative = e.main("cmpslt", sign, imms=(0,))
@@ -55,9 +56,11 @@ def _signed(e: Emitter, a: Register, b: Register, remainder: bool) -> Register:
     return e.move_conditionally("movz", out, e.main("xnor", MZERO, MZERO), b)
 
 
-def _unsigned(e: Emitter, a: Register, b: Register, remainder: bool) -> Register:
-    """Divide; a divisor of more than 31 bits, which the loop cannot take, goes 0 or 1 times."""
-    quotient, rest = divided(e, a, b)
+def _unsigned(e: Emitter, a: Register, b: Register, bits: int, remainder: bool) -> Register:
+    """Divide; a divisor of more than 31 bits, which leaves no bit for what is over, goes 0 or 1 times."""
+    quotient, rest = divided(e, a, b, bits)
+    if bits < _WORD_BITS:
+        return rest if remainder else quotient
     is_large = e.main("cmpslt", b, imms=(0,))
     below = e.main("cmpult", a, b)
     if remainder:
@@ -66,22 +69,35 @@ def _unsigned(e: Emitter, a: Register, b: Register, remainder: bool) -> Register
     return e.move_conditionally("movnz", quotient, e.main("cmpeq", below, imms=(0,)), is_large)
 
 
-def divided(e: Emitter, a: Register, b: Register) -> tuple[Register, Register]:
-    """Emit one step a bit; return quotient and rest of unsigned numbers.
+def divided(e: Emitter, a: Register, b: Register, bits: int) -> tuple[Register, Register]:
+    """Emit a division of floats, made good; return quotient and rest of unsigned numbers of so many bits.
 
-    The divisor is below 2^31; a divisor of 0 gives all ones and the dividend. The dividend's register takes in the
-    inverted bits of the quotient as it moves out.
+    The divisor is at most 2^31; a divisor of 0 gives all ones and the dividend. With u = 2^-24, dividend and divisor
+    as floats, their quotient and its product with 1 - 8u are each off by a factor of at most 1 + u: what comes out is at most
+    the exact quotient, and at least that times 1 - 12.1u. So what is left over a first quotient is below the divisor
+    and 12.1u * 2^32 = 3,098 more; over the second one, of that, it is below twice the divisor. Numbers of 16 bits take one.
     """
-    left = e.main("or", a, imms=(0,))
-    rest = e.op("or", ("M", 1), MZERO, imms=(0,))
-    with e.collecting() as body:
-        top = e.main("shr", left, imms=(_WORD_BITS - 1,))
-        doubled = e.main("add", rest, rest)
-        e.emit("or", (rest,), (doubled, top), effect="live")
-        moved = e.main("add", left, left)
-        is_less = e.main("cmpult", rest, b)
-        e.emit("add", (left,), (moved, is_less), effect="live")
-        lowered = e.main("sub", rest, b)
-        e.emit("movz", (rest,), (rest, lowered, is_less), effect="live")
-    e.repeat(const(_WORD_BITS), None, body)
-    return e.main("xnor", left, MZERO), rest
+    divisor = e.move_conditionally("movz", b, e.constant("M", 1), b)
+    as_float = _as_float(e, divisor)
+    quotient, rest = _floor_at_most(e, a, divisor, as_float)
+    if bits > _HALF_WORD_BITS:
+        more, rest = _floor_at_most(e, rest, divisor, as_float)
+        quotient = e.main("add", quotient, more)
+    is_less = e.main("cmpult", rest, divisor)
+    quotient = e.main("sub", e.main("add", quotient, imms=(1,)), is_less)
+    rest = e.move_conditionally("movz", rest, e.main("sub", rest, divisor), is_less)
+    quotient = e.move_conditionally("movz", quotient, e.main("xnor", MZERO, MZERO), b)
+    return quotient, e.move_conditionally("movz", rest, a, b)
+
+
+def _floor_at_most(e: Emitter, a: Register, b: Register, b_float: Register) -> tuple[Register, Register]:
+    """Return a whole number that is at most a quotient, and hardly less, and what it leaves."""
+    ratio = e.op("f32div", ("A", 1), _as_float(e, a), b_float)
+    below = e.op("f32mul", ("A", 1), ratio, e.constant("A", _BELOW_ONE))
+    whole = e.op("f32int", ("A", 1), below, imms=(ROUNDING["zero"],))
+    quotient = e.main("atom", e.op("f32toui32", ("A", 1), whole))
+    return quotient, e.main("sub", a, e.main("mul", quotient, b))
+
+
+def _as_float(e: Emitter, x: Register) -> Register:
+    return e.op("f32fromui32", ("A", 1), e.to_aux(x))

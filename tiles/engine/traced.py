@@ -43,7 +43,7 @@ from tiles.numerics.decisions import Decisions
 Env = dict[str, jax.Array]
 Carry = tuple[Env, dict[Path, jax.Array], Any, dict[str, Any]]
 
-CHAIN_STEPS = 16
+CHAIN_STEPS = 8
 """Steps of a function from which on it had better be computed once, on however little."""
 
 

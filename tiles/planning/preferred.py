@@ -39,6 +39,9 @@ Reader = tuple[Operation, int]
 MOST_READERS = 8
 """Operations whose cost a parameter's layout is chosen by, those that read it first."""
 
+FEW = 64
+"""Elements that are exchanged, whatever for, in about as many cycles as one is."""
+
 MOST_PASSES = 16
 """Operations that are counted on what is made of a result element by element."""
 
@@ -217,11 +220,29 @@ class Preferences:
             placed = next((t for t in others if t.layout is not None and t.shape == shape), None)
             if placed is not None and placed.layout is not None and placed.ipu == operation.ipu:
                 return Met(placed.dtype, placed.layout)
+        kept = self._kept_in(operation, readers)
+        if kept is not None:
+            return kept
         if not operation.codelet.is_contraction:
             return None
         for tensor in (self.planning.tensor(name) for name in self._met.get(result, ())):
             if tensor.layout is not None and tensor.ipu == operation.ipu:
                 return Met(tensor.dtype, tensor.layout, len(self._passes(result)))
+        return None
+
+    def _kept_in(self, operation: Operation, readers: Seq[Step]) -> Met | None:
+        """Return the variable that a few elements are copied into, at the end of a loop's body for instance, if it lies somewhere.
+
+        Where they are computed there, the copy moves nothing between tiles, or is none.
+        """
+        shape = self.planning.given.tensors[operation.results[0]].shape
+        if math.prod(shape) > FEW:
+            return None
+        copies = (r for r in readers if isinstance(r, Copy) and r.axis is None and len(r.sources) == 1)
+        for copy in copies:
+            kept = self.planning.tensor(copy.destination)
+            if kept.layout is not None and kept.shape == shape and kept.ipu == operation.ipu:
+                return Met(kept.dtype, kept.layout)
         return None
 
     def _passes(self, name: str) -> set[str]:

@@ -151,3 +151,9 @@ def test_what_must_be_written_anew_is_kept() -> None:
     before, after = both(function, np.ones(SIZE, np.float32))
     assert kept_bytes(after) == kept_bytes(before) == 4 * SIZE
     assert not any(isinstance(i.op, OptimizationBarrier) for i in after.walk())
+
+
+def test_where_little_is_kept_nothing_is_computed_again() -> None:
+    key = jax.ShapeDtypeStruct((2,), "uint32")
+    before, after = both(jax.random.split, key)
+    assert after is before

@@ -121,6 +121,40 @@ def test_integer_division_and_its_corners(f, dtype) -> None:
     np.testing.assert_array_equal(got[0], np.asarray(f(jnp.asarray(a), jnp.asarray(b))))
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int16", "uint8"])
+@pytest.mark.parametrize("f", [lax.div, lax.rem])
+def test_integer_division_of_numbers_of_all_lengths_and_next_to_multiples(f, dtype) -> None:
+    rng = np.random.default_rng(1)
+    tiles, n = 40, 250
+
+    def draw_lengths() -> np.ndarray:
+        long = rng.integers(0, 2**32, (tiles, n)) >> rng.integers(0, 32, (tiles, n))
+        return np.where(rng.random((tiles, n)) < 0.5, -long, long)
+
+    b = draw_lengths().astype(dtype)
+    near = b.astype(np.int64) * draw_lengths() + rng.integers(-2, 3, (tiles, n))
+    a = np.where(rng.random((tiles, n)) < 0.5, near, draw_lengths()).astype(dtype)
+    (got,), _ = simulate(compiled(f, [dtype] * 2, MK2), [a, b], [dtype], MK2)
+    np.testing.assert_array_equal(got, np.asarray(f(jnp.asarray(a), jnp.asarray(b))))
+
+
+def test_no_more_than_an_element_for_a_worker_is_computed_one_at_a_time() -> None:
+    def rotated(a, b):
+        return ((a << 13) | lax.shift_right_logical(a, 19)).astype(F) * b
+
+    how = contiguous(2)
+    short = dataclasses.replace(how, is_short=True)
+    assert (compiled(rotated, [W, F], MK2, how).lanes, compiled(rotated, [W, F], MK2, short).lanes) == (2, 1)
+    assert compiled(lambda a: a + a, [H], MK2, dataclasses.replace(contiguous(1), is_short=True)).lanes == 2
+    check(rotated, [W, F], short)
+    check(lambda a: a + a, [H], dataclasses.replace(contiguous(1), is_short=True))
+    slots = [
+        int(np.max(cost_of(compiled(rotated, [W, F], MK2, each), {"n": 6}, MK2).slots))
+        for each in (short, how)
+    ]
+    assert slots[0] < slots[1]
+
+
 @pytest.mark.parametrize("alignment", [8, 4, 2])
 @pytest.mark.parametrize("dtype", [F, H])
 def test_operands_that_are_not_aligned_to_whole_accesses(dtype, alignment) -> None:

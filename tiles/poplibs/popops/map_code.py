@@ -36,6 +36,8 @@ from tiles.target import Target
 _ACCESS_BYTES = 8
 _WORD_BYTES = 4
 _COUNTER = "int32"
+FEW = 64
+"""Elements of an operation, at most, for which it is worth while to compile code that computes one at a time."""
 Levels = tuple[tuple[int, bool], ...]
 """For every operand its level, and whether its address moves from row to row."""
 
@@ -70,7 +72,8 @@ def expression_code(
     n = extents.product(inner)
     rows = extents.results // np.maximum(n, 1)
     dtypes = (*extents.operand_dtypes, *(_COUNTER,) * len(counted))
-    found = rows_code(body, outputs, dtypes, levels, has_rows, n, rows, target, name, len(counted))
+    most = math.prod(dim.size for dim in extents.form.dims)
+    found = rows_code(body, outputs, dtypes, levels, has_rows, n, rows, target, name, len(counted), most)
     dims = extents.form.results[0].dims if extents.form.results else ()
     data = CodeData(
         (*(("operand", k) for k in range(operands)), *(("position", d) for d in counted)),
@@ -130,6 +133,7 @@ def rows_code(
     target: Target,
     name: str,
     counters: int = 0,
+    most: float = math.inf,
 ) -> tuple[VertexCode, ...]:
     """Return the code of an expression at ``rows`` rows of ``n`` elements, see ``expression_code``.
 
@@ -144,6 +148,7 @@ def rows_code(
       target: the machine.
       name: of the variants.
       counters: how many of the operands, the last ones, are no memory but positions.
+      most: elements of the whole operation; vertices of one of a few that have no more than workers take one at a time.
     """
     isa = instructions_for(target)
     known = body_dtypes(body, operand_dtypes)
@@ -151,12 +156,15 @@ def rows_code(
     n, rows = np.broadcast_arrays(np.atleast_1d(n), np.atleast_1d(rows))
     question = (body, outputs, dtypes, levels, counters)
     if not has_rows:
-        cell = partial(_cell, *question, 0, False)
-        return (
-            VertexCode(
-                existing(named_variant(name, isa, "map", _cell, *question, 0, False)), n * rows, cell=cell
-            ),
-        )
+        short = n * rows <= (isa["worker_contexts"] if most <= FEW else 0)
+        parts: list[VertexCode] = []
+        for is_short in (True, False):
+            runs = short if is_short else ~short
+            if runs.any() or (not is_short and not runs.size):
+                cell = partial(_cell, *question, 0, False, is_short)
+                variant = existing(named_variant(name, isa, "map", _cell, *cell.args))
+                parts.append(VertexCode(variant, n * rows, runs=1 if runs.all() else runs, cell=cell))
+        return tuple(parts)
     return aligned_rows("map", _cell, question, dtypes, levels, n, rows, isa, name)
 
 
@@ -281,9 +289,10 @@ def _cell(
     counters: int,
     grain: int,
     shares_rows: bool,
+    is_short: bool = False,
 ) -> CellFunction:
     """Return what a variant computes; ``grain`` is what row lengths are multiples of, 0 for cells that are one vector."""
-    how = _arrangement(dtypes, levels, counters, grain, shares_rows)
+    how = replace(_arrangement(dtypes, levels, counters, grain, shares_rows), is_short=is_short)
     return CellFunction(element_jaxpr(body, outputs, dtypes[0]), dtypes, how)
 
 
