@@ -237,7 +237,8 @@ PROGRAMS: dict[str, Sharded] = {
     "recurrent": Sharded(_recurrent, ((5, 16, 4), (4, 64), (16, 64)), ((None, "d"), (None, "m"), ("m",))),
     "strided slices": Sharded(_strided_slices, ((16, 16), (8, 16)), (("d", "m"), ("d", "m"))),
     "segments": Sharded(_segments, ((16, 16),), (("d", "m"),)),
-    "dropout": Sharded(_dropout, ((16, 16), (16, 16)), (("d",), (None, "m")), tolerance=2e-3),
+    # gradients of 16 IPUs are halves, rounded at each of four levels of their sum; values are up to 4
+    "dropout": Sharded(_dropout, ((16, 16), (16, 16)), (("d",), (None, "m")), tolerance=4e-3),
     "windows of a sharded axis": Sharded(_windows, ((16, 16),), (("d", "m"),)),
     "factors": Sharded(_factors, ((16, 4, 6),), (("d",),)),
     "linear recurrence": Sharded(_linear_recurrence, ((16, 8), (16, 8)), (("d", "m"),) * 2),
