@@ -63,9 +63,32 @@ def _basis(dtype: str) -> Basis:
     return Basis.DOCUMENTED if dtype == "float32" else Basis.ASSUMED
 
 
+@dataclass(frozen=True)
+class _Factorization(Codelet):
+    """A codelet of whole matrices, one after the other: the domain's last two dimensions are row and column.
+
+    Args:
+      dtype: float32 or float64.
+    """
+
+    dtype: str
+
+    def __post_init__(self) -> None:
+        """Check the dtype."""
+        _require_dtype(self.dtype)
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Keep matrices whole."""
+        return d < len(form.dims) - 2
+
+    def may_overwrite(self, k: int) -> bool:
+        """A matrix is factored in place."""
+        return k == 0
+
+
 @register
 @dataclass(frozen=True)
-class Cholesky(Codelet):
+class Cholesky(_Factorization):
     """Factor symmetric positive definite matrices: the lower ``l`` with ``l @ l.T`` the matrix.
 
     The domain's last two dimensions are a matrix's row and column, the others are batches. Only the lower
@@ -77,12 +100,6 @@ class Cholesky(Codelet):
     """
 
     name: ClassVar[str] = "poplin.Cholesky"
-
-    dtype: str
-
-    def __post_init__(self) -> None:
-        """Check the dtype."""
-        _require_dtype(self.dtype)
 
     @property
     def label(self) -> str:
@@ -127,18 +144,10 @@ class Cholesky(Codelet):
         """Count a third of the cube of each matrix's size."""
         return np.asarray(extents.points * extents.sizes[-1] // 3)
 
-    def may_split(self, form: OpForm, d: int) -> bool:
-        """Keep matrices whole."""
-        return d < len(form.dims) - 2
-
-    def may_overwrite(self, k: int) -> bool:
-        """A matrix is factored in place."""
-        return k == 0
-
 
 @register
 @dataclass(frozen=True)
-class Lu(Codelet):
+class Lu(_Factorization):
     """Factor square matrices by Gaussian elimination with partial pivoting, as LAPACK's getrf.
 
     Results are both factors in one matrix, the row that each row was exchanged with, one after the other, and the row
@@ -150,12 +159,6 @@ class Lu(Codelet):
     """
 
     name: ClassVar[str] = "poplin.Lu"
-
-    dtype: str
-
-    def __post_init__(self) -> None:
-        """Check the dtype."""
-        _require_dtype(self.dtype)
 
     @property
     def label(self) -> str:
@@ -213,18 +216,10 @@ class Lu(Codelet):
         """Count two thirds of the cube of each matrix's size."""
         return np.asarray(2 * extents.points * extents.sizes[-1] // 3)
 
-    def may_split(self, form: OpForm, d: int) -> bool:
-        """Keep matrices whole."""
-        return d < len(form.dims) - 2
-
-    def may_overwrite(self, k: int) -> bool:
-        """A matrix is factored in place."""
-        return k == 0
-
 
 @register
 @dataclass(frozen=True)
-class Qr(Codelet):
+class Qr(_Factorization):
     """Reflect the columns of matrices one after the other onto a triangle, as LAPACK's geqrf.
 
     Results are the triangle with the reflections' vectors below it, whose first elements are 1, and the reflections' factors.
@@ -235,12 +230,6 @@ class Qr(Codelet):
     """
 
     name: ClassVar[str] = "poplin.Qr"
-
-    dtype: str
-
-    def __post_init__(self) -> None:
-        """Check the dtype."""
-        _require_dtype(self.dtype)
 
     @property
     def label(self) -> str:
@@ -292,14 +281,6 @@ class Qr(Codelet):
     def flops(self, extents: Extents) -> np.ndarray:
         """Count two operations an element for every column."""
         return np.asarray(2 * extents.points * extents.sizes[-1])
-
-    def may_split(self, form: OpForm, d: int) -> bool:
-        """Keep matrices whole."""
-        return d < len(form.dims) - 2
-
-    def may_overwrite(self, k: int) -> bool:
-        """A matrix is factored in place."""
-        return k == 0
 
 
 @register
