@@ -220,6 +220,7 @@ REASONS = {
     "e": "a call of the C library, estimated; ours is a polynomial with one quotient at most",
     "f": "the estimate takes two integers from memory at once and inverts them in the aux slot; ours goes word by word",
     "g": "ours keeps NaN, by one comparison more",
+    "h": "the estimate is of a routine that finds a quotient bit by bit; ours divides floats twice and makes good what is left over",
 }
 """Why code and figure differ where PopLibs' public sources have no assembly."""
 _WHY = {
@@ -235,6 +236,7 @@ _WHY = {
 _WHY_OF = {
     **dict.fromkeys((("floor", HALF), ("ceil", HALF), ("erf", HALF)), "d"),
     **dict.fromkeys((("expm1", HALF), ("log1p", HALF), ("cbrt", HALF)), "c, d"),
+    **{(name, dtype): "h" for name in ("divide", "remainder") for dtype in (INT, "uint32")},
     **{(name, INT): "b" for name in ("max", "min", "less", "equal", "greater or equal")},
 }
 _CLOSE = 1.1
