@@ -106,9 +106,9 @@ def of_phase(phase: LinkPhase | None, parts: tuple[str, ...]) -> Figure:
 
 
 def one_ipu(record: Record) -> None:
-    """Refuse a program that is split over several IPUs."""
+    """Refuse a program of several IPUs: sources say neither its pipeline nor its batches."""
     if record.ipus > 1:
-        raise NotModelled(f"programs are not split over {record.ipus} IPUs")
+        raise NotModelled(f"its split over {record.ipus} IPUs is not stated")
 
 
 def blur(x: jax.Array) -> jax.Array:
