@@ -204,17 +204,23 @@ class _Unit:
 
     Args:
       place: position of the instruction in whose place it runs.
-      operands: what it reads.
-      results: what it makes.
-      instruction: what it was.
+      instruction: the one, or the fusion of several.
       expression: what it computes, if it may be joined with others.
     """
 
     place: int
-    operands: tuple[Value, ...]
-    results: tuple[Value, ...]
     instruction: Instruction
     expression: _Expression | None = None
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """What it reads."""
+        return self.instruction.operands
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """What it makes."""
+        return self.instruction.results
 
 
 class _Joining:
@@ -244,8 +250,7 @@ class _Joining:
         self.readers: dict[Value, list[_Unit]] = {value: [] for value in computation.parameters}
         self.units: dict[_Unit, None] = {}
         for place, instruction in enumerate(computation.instructions):
-            unit = _Unit(place, instruction.operands, instruction.results, instruction)
-            self._add(unit)
+            self._add(_Unit(place, instruction))
 
     def _add(self, unit: _Unit) -> None:
         self.units[unit] = None
@@ -397,8 +402,7 @@ class _Joining:
         expression = earlier.expression.joined(later.expression, needed)
         self._remove(earlier)
         self._remove(later)
-        instruction = expression.instruction()
-        unit = _Unit(place, instruction.operands, instruction.results, instruction, expression)
+        unit = _Unit(place, expression.instruction(), expression)
         self._add(unit)
         return unit
 
