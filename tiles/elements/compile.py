@@ -14,6 +14,7 @@ from tiles.elements.cost import cost_of
 from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.elimination import Elimination, Exchange, Exchanged, Pivot, Substitution
 from tiles.elements.emitter import Emitter
+from tiles.elements.folds import Folds
 from tiles.elements.isa import InstructionSet, instructions_of
 from tiles.elements.lookup import Lookup, PartSlice, Slice
 from tiles.elements.merges import Ends, Least, Merges
@@ -155,6 +156,32 @@ def compile_scan(
     """
     isa = instructions_of(target)
     return _made(Scan(Emitter(isa), jaxpr, dtypes, is_reversed), isa, name)
+
+
+def compile_folds(
+    jaxpr: Jaxpr,
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]],
+    target: Target | InstructionSet,
+    counts: bool = False,
+    shares_rows: bool = False,
+    name: str = "folds",
+) -> TileCode:
+    """Return the code that folds rows of several arrays together.
+
+    Args:
+      jaxpr: closed jaxpr of the two functions, see ``Folds``.
+      dtypes: of the operands and of the arrays.
+      target: the machine, or an instruction set.
+      counts: whether positions are counted.
+      shares_rows: whether workers take every row together.
+      name: of the variant.
+
+    Raises:
+      NoTileCode: elements that are no whole words, an operation without code, or one that branches.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    isa = instructions_of(target)
+    return _made(Folds(Emitter(isa), jaxpr, *dtypes, counts, shares_rows), isa, name)
 
 
 def compile_merges(

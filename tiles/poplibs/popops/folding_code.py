@@ -1,0 +1,250 @@
+"""Tile code of folds of several arrays together: rows of words, by workers in turn or by all of them together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from tiles._jax_compat import make_jaxpr
+from tiles.elements import (
+    Arrangement,
+    CellFunction,
+    InstructionSet,
+    TileCode,
+    Variant,
+    compile_folds,
+    instructions_for,
+)
+from tiles.elements.kept_variants import kept_variant
+from tiles.elements.variants import UNNAMED, NoVariant, existing
+from tiles.errors import NoTileCode
+from tiles.graph import Extents, VertexCode
+from tiles.graph.cycles import Field
+from tiles.graph.domain import OpForm
+from tiles.numerics.dtypes import is_float, to_jax
+from tiles.poplibs.popops.expression import ONE_ELEMENT, Body, Row, body_dtypes, evaluate_body
+from tiles.poplibs.popops.map_code import check_widths
+from tiles.target import Target
+
+_POSITION = "int32"
+_WORD_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Folding:
+    """What is folded.
+
+    Args:
+      body, outputs, dtypes, prologue, sources: as of ``ReduceMany``.
+      operands: dtypes of the operands.
+    """
+
+    body: Body
+    outputs: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    prologue: Body
+    sources: tuple[int, ...]
+    operands: tuple[str, ...]
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """Dimensions along which positions are counted."""
+        return tuple(sorted({dict(attrs)["dim"] for name, _, attrs in self.prologue if name == "iota"}))
+
+    @property
+    def joining(self) -> Folding:
+        """The fold of what workers found."""
+        return Folding(self.body, self.outputs, self.dtypes, (), (), self.dtypes)
+
+
+def folding_code(
+    folding: Folding, extents: Extents, target: Target, name: str, shares_rows: bool
+) -> tuple[VertexCode, ...]:
+    """Return the code of vertices that fold rows.
+
+    Args:
+      folding: what.
+      extents: of the cells.
+      target: the machine.
+      name: of the variants, for the printer.
+      shares_rows: whether workers may take rows together.
+
+    Raises:
+      NoTileCode: elements that are no whole words, operands that do not vary along all dimensions, positions along others than
+        the one that is folded, an operation without code, or one that branches.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    form, isa = extents.form, instructions_for(target)
+    _check(folding, form)
+    n, rows = np.broadcast_arrays(np.asarray(extents.reduced), np.asarray(extents.results))
+    question = _question(folding)
+    make = partial(_cell, *question)
+
+    def part(shares: bool, of: Folding, kernel: _Folds, count: Any, runs: Any, **more: Any) -> VertexCode:
+        asked = _question(of)
+        variant = existing(_variant(isa, shares, *asked)).named(name)
+        compiled = partial(_compiled, len(of.operands), bool(of.counted), shares)
+        cell = make if of is folding else partial(_cell, *asked)
+        return VertexCode(variant, count, rows, runs, cell=cell, kernel=kernel, compiled=compiled, **more)
+
+    some = n > 0
+    alone = part(False, folding, _Folds(folding, form, 0), n, some)
+    workers = target.workers_per_tile
+    if not shares_rows or not np.any(n >= workers):
+        return (alone,)
+    kernel, join = _Folds(folding, form, workers), folding.joining
+    shared = part(True, folding, kernel, np.maximum(n, workers), 1, turn=partial(_sharing, join))
+    joined = part(False, join, kernel, workers, 1, turn=partial(_joining, join, workers))
+    is_faster = (n >= workers) & (shared.cycles + joined.cycles < alone.cycles)
+    if not is_faster.any():
+        return (alone,)
+    kernels = (alone, some & ~is_faster), (shared, is_faster), (joined, is_faster)
+    return tuple(_running(each, runs) for each, runs in kernels)
+
+
+def shared_bytes(parts: Sequence[VertexCode], arrays: int) -> Any:
+    """Return the bytes of what workers find who take rows together."""
+    if len(parts) == 1:
+        return np.int64(0)
+    joined = parts[-1]
+    return joined.runs * joined.rows * joined.n * arrays * _WORD_BYTES
+
+
+def _running(part: VertexCode, runs: np.ndarray) -> VertexCode:
+    kept = {name: getattr(part, name) for name in ("cell", "kernel", "compiled", "turn")}
+    return VertexCode(part.variant, part.n, part.rows, runs.astype(np.int64), **kept)
+
+
+def _check(folding: Folding, form: OpForm) -> None:
+    """Raise NoTileCode for operands or positions that the code does not go through."""
+    every = tuple(range(len(form.dims)))
+    for index_map in form.operands:
+        is_whole = all(len(axis.terms) == 1 and axis.terms[0][1] == 1 for axis in index_map.axes)
+        if not is_whole or tuple(sorted(index_map.dims)) != every:
+            raise NoTileCode("a fold of operands that are windows, or do not vary along all dimensions")
+    if any(map(is_float, folding.dtypes)) and not any(map(is_float, folding.operands)):
+        raise NoTileCode("a fold of floats that are made of other numbers")
+    folded = tuple(d for d in form.reduced if form.dims[d].size > 1)
+    if folding.counted and (
+        len(folding.counted) > 1 or not set(folded) <= set(folding.counted) <= set(form.reduced)
+    ):
+        raise NoTileCode("a fold with positions along others than the one dimension that is folded")
+
+
+def _question(folding: Folding) -> tuple[Any, ...]:
+    return folding.body, folding.outputs, folding.dtypes, folding.prologue, folding.sources, folding.operands
+
+
+@lru_cache(maxsize=256)
+def _variant(isa: InstructionSet, shares: bool, *question: Any) -> Variant | NoVariant:
+    folding = Folding(*question)
+
+    def make() -> Variant:
+        how = len(folding.operands), bool(folding.counted), shares
+        return Variant.of(_compiled(*how, _cell(*question), isa, UNNAMED), isa)
+
+    return kept_variant(("folds", shares, *question), isa, make)
+
+
+def _compiled(
+    operands: int, counts: bool, shares: bool, cell: CellFunction, isa: InstructionSet, name: str = "folds"
+) -> TileCode:
+    given, found = cell.dtypes
+    dtypes = found[: len(found) // 2]
+    return compile_folds(cell.jaxpr, (given[:operands], dtypes), isa, counts, shares, name)
+
+
+@lru_cache(maxsize=256)
+def _cell(*question: Any) -> CellFunction:
+    """Return both functions in one: of operands, and a position where one is counted, and of the arrays before and after."""
+    folding = Folding(*question)
+    counted, operands, count = folding.counted, len(folding.operands), len(folding.dtypes)
+    body = _with_positions(folding.prologue, operands) if counted else folding.prologue
+    given = (*folding.operands, *(_POSITION for _ in counted))
+    sources = [x if x < operands else x + len(counted) for x in folding.sources] or list(range(count))
+    check_widths(body_dtypes(folding.body, folding.dtypes * 2))
+    check_widths(body_dtypes(body, given))
+
+    def both(*values: jax.Array) -> tuple[jax.Array, ...]:
+        own, pair = values[: len(given)], values[len(given) :]
+        known = evaluate_body(body, list(own), ONE_ELEMENT)
+        combined = evaluate_body(folding.body, list(pair), ONE_ELEMENT)
+        return (*(known[i] for i in sources), *(combined[i] for i in folding.outputs))
+
+    dtypes = (*given, *folding.dtypes * 2)
+    jaxpr = make_jaxpr(both)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in dtypes))
+    return CellFunction(jaxpr, (dtypes, folding.dtypes * 2), Arrangement((), ()))
+
+
+def _with_positions(prologue: Body, operands: int) -> Body:
+    """Return an expression whose position is an operand behind the others."""
+
+    def place(value: int) -> int:
+        return value if value < operands else value + 1
+
+    rows: list[Row] = []
+    for name, arguments, attrs in prologue:
+        if name == "iota":
+            rows.append(("convert", (operands,), (("dtype", dict(attrs)["dtype"]),)))
+        else:
+            rows.append((name, tuple(map(place, arguments)), attrs))
+    return tuple(rows)
+
+
+def _sharing(join: Folding, sizes: tuple[int, ...]) -> dict[str, Field]:
+    del sizes
+    return {f"out{k}": f"part{k}" for k in range(len(join.dtypes))}
+
+
+def _joining(join: Folding, workers: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+    del sizes
+    arrays = range(len(join.dtypes))
+    return {**{f"in{k}": f"part{k}" for k in arrays}, "row_bytes": workers * _WORD_BYTES}
+
+
+@dataclass(frozen=True)
+class _Folds:
+    """Rows that lie along the reduced dimensions, and what ``sharers`` find of each."""
+
+    folding: Folding
+    form: OpForm
+    sharers: int
+
+    def find(
+        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """See ``Kernel``."""
+        n = math.prod(sizes[d] for d in self.form.reduced)
+        kept = [d for d in range(len(sizes)) if d not in self.form.reduced]
+        memory: dict[str, np.ndarray] = {}
+        for k, (x, index_map) in enumerate(zip(operands, self.form.operands, strict=True)):
+            order = [1 + index_map.dims.index(d) for d in (*kept, *self.form.reduced)]
+            memory[f"in{k}"] = np.ascontiguousarray(x.transpose([0, *order]).reshape(len(x), -1, n))
+        rows = math.prod(sizes[d] for d in kept)
+        # in the ring a float is a word, as which it is found
+        floats = {x.dtype for x, dtype in zip(operands, self.folding.operands, strict=True) if is_float(dtype)}
+        words = [*floats, np.dtype(np.float32)]
+        kinds = [words[0] if is_float(dtype) else np.dtype(to_jax(dtype)) for dtype in self.folding.dtypes]
+        for k, kind in enumerate(kinds):
+            memory[f"out{k}"] = np.zeros((len(origins), rows), kind)
+            if self.sharers:
+                memory[f"part{k}"] = np.zeros((len(origins), rows, self.sharers), kind)
+        fields: dict[str, Any] = {"row_bytes": n * _WORD_BYTES}
+        if self.folding.counted:
+            fields["first"] = origins[:, self.folding.counted[0]]
+        return memory, fields
+
+    def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """See ``Kernel``."""
+        kept = [d for d in range(len(sizes)) if d not in self.form.reduced]
+        found: list[np.ndarray] = []
+        for k, result in enumerate(self.form.results):
+            x = memory[f"out{k}"].reshape(-1, *(sizes[d] for d in kept))
+            found.append(x.transpose([0, *(1 + kept.index(d) for d in result.dims)]))
+        return found
