@@ -164,6 +164,7 @@ def compile_folds(
     target: Target | InstructionSet,
     counts: bool = False,
     shares_rows: bool = False,
+    in_words: bool = False,
     name: str = "folds",
 ) -> TileCode:
     """Return the code that folds rows of several arrays together.
@@ -174,14 +175,15 @@ def compile_folds(
       target: the machine, or an instruction set.
       counts: whether positions are counted.
       shares_rows: whether workers take every row together.
+      in_words: whether every element of an operand is a word in memory.
       name: of the variant.
 
     Raises:
-      NoTileCode: elements that are no whole words, an operation without code, or one that branches.
+      NoTileCode: elements of several words or floats smaller than one, an operation without code, or one that branches.
       OutOfRegisters: too few registers, even with values spilled.
     """
     isa = instructions_of(target)
-    return _made(Folds(Emitter(isa), jaxpr, *dtypes, counts, shares_rows), isa, name)
+    return _made(Folds(Emitter(isa), jaxpr, *dtypes, counts, shares_rows, in_words), isa, name)
 
 
 def compile_merges(

@@ -14,7 +14,7 @@ from tiles.elements.emitter import Emitter
 from tiles.elements.extents import symbol
 from tiles.elements.select import Walker, part_of
 from tiles.elements.tilecode import MZERO, Block, Item, Register, Repeat
-from tiles.elements.values import Value, natural_form
+from tiles.elements.values import MAIN_FORMS, Value, natural_form
 from tiles.elements.workers import emit_argument, emit_share, emit_worker, share, worker_code
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
@@ -22,14 +22,20 @@ from tiles.numerics.dtypes import itemsize
 WORD_BYTES = 4
 N, ROWS = symbol("n"), symbol("rows")
 _POSITION = "int32"
+_LOADS = {"bool": "ldz8", "int8": "lds8", "uint8": "ldz8", "int16": "lds16", "uint16": "ldz16"}
+
+
+def is_foldable(dtype: str) -> bool:
+    """Return whether elements of a dtype are folded: those that are loaded one at a time as they are computed."""
+    return itemsize(dtype) == WORD_BYTES or dtype in _LOADS
 
 
 @dataclass
 class Folds:
-    """Builds the code of ``out[r] = f(... f(g(in[r, 0]), g(in[r, 1])) ...)`` for rows of ``n`` words each.
+    """Builds the code of ``out[r] = f(... f(g(in[r, 0]), g(in[r, 1])) ...)`` for rows of ``n`` elements each.
 
-    Rows of operands lie ``row_bytes`` apart. A row has a result of each array, or one for each worker where workers share rows;
-    of these every worker folds at least one element.
+    Rows of operand k lie ``in{k}_row_bytes`` apart. A row has a result of each array, or one for each worker where workers share
+    rows; of these every worker folds at least one element. Results are words, also of integers and booleans that are smaller.
 
     Args:
       emitter: takes the code.
@@ -39,6 +45,7 @@ class Folds:
       dtypes: of the arrays.
       counts: whether ``g`` takes the element's position, which is ``first`` at a row's first element.
       shares_rows: whether workers take every row together.
+      in_words: whether every element of an operand is a word in memory, as results are.
       lanes: elements of an iteration, which a variant says.
     """
 
@@ -48,19 +55,21 @@ class Folds:
     dtypes: tuple[str, ...]
     counts: bool = False
     shares_rows: bool = False
+    in_words: bool = False
     lanes: int = 1
 
     def __post_init__(self) -> None:
         """Start without arguments.
 
         Raises:
-          NoTileCode: elements that are no whole words.
+          NoTileCode: elements of several words, floats smaller than one.
         """
-        narrow = [dtype for dtype in (*self.operands, *self.dtypes) if itemsize(dtype) != WORD_BYTES]
-        if narrow:
+        other = [dtype for dtype in (*self.operands, *self.dtypes) if not is_foldable(dtype)]
+        if other:
             raise NoTileCode(
-                f"a fold of several arrays of {', '.join(narrow)}", expected="elements of whole words"
+                f"a fold of several arrays of {', '.join(other)}", expected="float32, integers, booleans"
             )
+        self.steps = [WORD_BYTES if self.in_words else itemsize(dtype) for dtype in self.operands]
         self.arguments: list[str] = []
         self.walker = Walker(self.emitter, 1)
 
@@ -70,25 +79,26 @@ class Folds:
         with e.at(CELL):
             sources = [self._argument(f"in{k}") for k in range(len(self.operands))]
             targets = [self._argument(f"out{k}") for k in range(len(self.dtypes))]
-            n, rows, pitch = (self._argument(name) for name in ("n", "rows", "row_bytes"))
+            n, rows = (self._argument(name) for name in ("n", "rows"))
+            pitches = [self._argument(f"in{k}_row_bytes") for k in range(len(self.operands))]
             position = self._argument("first") if self.counts else MZERO
             worker = emit_worker(e)
             number = emit_share(e, n if together else rows, worker)
             if together:
                 start = self._start(n, worker)
-                first, step = e.main("mul", start, imms=(WORD_BYTES,)), pitch
-                position = e.main("add", position, start)
+                begins = [e.main("mul", start, imms=(size,)) for size in self.steps]
+                steps = pitches
+                position = e.main("add", position, start) if self.counts else position
             else:
-                first, step = e.main("mul", worker, pitch), e.main("mul", pitch, imms=(workers,))
+                begins = [e.main("mul", worker, pitch) for pitch in pitches]
+                steps = [e.main("mul", pitch, imms=(workers,)) for pitch in pitches]
+            sources = [e.main("add", source, begin) for source, begin in zip(sources, begins, strict=True)]
             beside = e.main("mul", worker, imms=(WORD_BYTES,))
-            sources, targets = (
-                [e.main("add", start, offset) for start in starts]
-                for starts, offset in ((sources, first), (targets, beside))
-            )
+            targets = [e.main("add", target, beside) for target in targets]
             later = e.main("add", number if together else n, imms=(-1,))
         row = self._row(sources, targets, position, later)
         with e.at(ROW):
-            for pointer in sources:
+            for pointer, step in zip(sources, steps, strict=True):
                 e.emit("add", (pointer,), (pointer, step))
             for pointer in targets:
                 e.emit("add", (pointer,), (pointer,), (WORD_BYTES * workers,))
@@ -148,8 +158,9 @@ class Folds:
         e, given = self.emitter, list[Value]()
         with e.at(level):
             for k, (dtype, pointer) in enumerate(zip(self.operands, reading, strict=True)):
-                register = e.fresh("M" if natural_form(dtype) == "int" else "A")
-                e.emit("ld32step", (register, pointer), (MZERO, pointer), (1,), stream=f"in{k}")
+                register = e.fresh("M" if natural_form(dtype) in MAIN_FORMS else "A")
+                load = "ld32" if self.in_words else _LOADS.get(dtype, "ld32")
+                e.emit(f"{load}step", (register, pointer), (MZERO, pointer), (1,), stream=f"in{k}")
                 given.append(self._value(dtype, level, register))
             if self.counts:
                 now = e.main("or", counter, imms=(0,))

@@ -86,6 +86,12 @@ CASES = {
         greatest,
         lambda x, at: [-x[0], at],
     ),
+    "of truths": Case(
+        ReduceMany(GREATEST, (5, 6), ("bool", "int32"), (COUNTED,), (0, 1)),
+        greatest,
+        lambda x, at: [x[0], at],
+    ),
+    "of bytes": Case(ReduceMany(GREATEST, (5, 6), ("int8", "uint16")), greatest),
     "the last, crossed": Case(ReduceMany((), (3, 2), FLOATS), lambda a, b: (b[1], b[0]), in_ring=True),
     "crossed": Case(ReduceMany((), (1, 0), FLOATS), lambda a, b: (a[1], a[0]), in_ring=True),
 }
@@ -100,14 +106,16 @@ def form_of(codelet: ReduceMany, shape: tuple[int, ...], folded: tuple[int, ...]
     return OpForm(one.dims, one.operands * len(operands_of(codelet)), one.results * 2)
 
 
+def numbers(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    if dtype == "float32":
+        return (rng.integers(2, 7, shape) / 4).astype(dtype)
+    low, high = {"bool": (0, 2), "uint16": (0, 1 << 16)}.get(dtype, (-100, 100))
+    return rng.integers(low, high, shape).astype(dtype)
+
+
 def drawn(codelet: ReduceMany, shape: tuple[int, ...], seed: int) -> Arrays:
     rng = np.random.default_rng(seed)
-    return [
-        (rng.integers(2, 7, shape) / 4).astype(dtype)
-        if dtype == "float32"
-        else rng.integers(-9, 9, shape, dtype)
-        for dtype in operands_of(codelet)
-    ]
+    return [numbers(dtype, shape, rng) for dtype in operands_of(codelet)]
 
 
 def meant(case: Case, operands: Arrays, folded: tuple[int, ...]) -> Arrays:
@@ -134,7 +142,7 @@ def simulated(codelet: ReduceMany, form: OpForm, operands: Arrays, target: Targe
     simulator, at = TileSimulator(isa, 1 << 17), DATA
     places: dict[str, int] = {}
     for name, x in arrays.items():
-        places[name], at = at, at + x[0].nbytes + 64
+        places[name], at = at, at + x[0].nbytes // 8 * 8 + 64
         simulator.write(places[name], x)
     before = simulator.memory.copy()
     total = 0

@@ -192,18 +192,18 @@ class ReduceMany(Codelet):
         return is_known and is_extreme(self.body, self.outputs)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
-        """Return the code of rows of words; workers take them together where that is faster and PopLibs states no figure."""
+        """Return the code of rows; workers take them together where that is faster and PopLibs states no figure."""
         operands = tuple(extents.operand_dtypes)
         folding = Folding(self.body, self.outputs, self.dtypes, self.prologue, self.sources, operands)
         return folding_code(folding, extents, target, self.label, shares_rows=not self._is_class)
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
-        """Return the bytes of what workers find who take rows together."""
+        """Return the bytes of words that become narrow results, and of what workers find who take rows together."""
         try:
             parts = self.tile_code(extents, target)
         except (NoTileCode, OutOfRegisters):
             return super().scratch_bytes(extents, target)
-        return np.zeros_like(extents.points) + shared_bytes(parts, len(self.dtypes))
+        return np.zeros_like(extents.points) + shared_bytes(parts)
 
     def _assumed(self, extents: Extents, target: Target) -> Cycles:
         n = -(-extents.points // target.workers_per_tile)

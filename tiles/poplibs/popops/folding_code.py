@@ -1,10 +1,13 @@
-"""Tile code of folds of several arrays together: rows of words, by workers in turn or by all of them together."""
+"""Tile code of folds of several arrays together, by workers in turn or by all of them together.
+
+What integers and booleans below 32 bits come to are words, which are made narrow at the end.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -30,6 +33,7 @@ from tiles.graph.domain import OpForm
 from tiles.numerics.dtypes import is_float, to_jax
 from tiles.poplibs.popops.expression import ONE_ELEMENT, Body, Row, body_dtypes, evaluate_body
 from tiles.poplibs.popops.map_code import check_widths
+from tiles.poplibs.popops.packing_code import Narrow, is_narrow, word_of
 from tiles.target import Target
 
 _POSITION = "int32"
@@ -43,6 +47,7 @@ class Folding:
     Args:
       body, outputs, dtypes, prologue, sources: as of ``ReduceMany``.
       operands: dtypes of the operands.
+      in_words: whether every element of an operand is a word in memory.
     """
 
     body: Body
@@ -51,6 +56,7 @@ class Folding:
     prologue: Body
     sources: tuple[int, ...]
     operands: tuple[str, ...]
+    in_words: bool = False
 
     @property
     def counted(self) -> tuple[int, ...]:
@@ -60,7 +66,7 @@ class Folding:
     @property
     def joining(self) -> Folding:
         """The fold of what workers found."""
-        return Folding(self.body, self.outputs, self.dtypes, (), (), self.dtypes)
+        return Folding(self.body, self.outputs, self.dtypes, (), (), self.dtypes, in_words=True)
 
 
 def folding_code(
@@ -76,49 +82,62 @@ def folding_code(
       shares_rows: whether workers may take rows together.
 
     Raises:
-      NoTileCode: elements that are no whole words, operands that do not vary along all dimensions, positions along others than
-        the one that is folded, an operation without code, or one that branches.
+      NoTileCode: elements of several words or floats smaller than one, operands that do not vary along all dimensions, positions
+        along others than the one that is folded, an operation without code, or one that branches.
       OutOfRegisters: too few registers, even with values spilled.
     """
     form, isa = extents.form, instructions_for(target)
     _check(folding, form)
     n, rows = np.broadcast_arrays(np.asarray(extents.reduced), np.asarray(extents.results))
-    question = _question(folding)
-    make = partial(_cell, *question)
 
-    def part(shares: bool, of: Folding, kernel: _Folds, count: Any, runs: Any, **more: Any) -> VertexCode:
+    def part(of: Folding, shares: bool, kernel: _Folds, count: Any, turn: Any) -> VertexCode:
         asked = _question(of)
         variant = existing(_variant(isa, shares, *asked)).named(name)
-        compiled = partial(_compiled, len(of.operands), bool(of.counted), shares)
-        cell = make if of is folding else partial(_cell, *asked)
-        return VertexCode(variant, count, rows, runs, cell=cell, kernel=kernel, compiled=compiled, **more)
+        compiled, cell = partial(_compiled, of, shares), partial(_cell, *asked)
+        return VertexCode(variant, count, rows, cell=cell, kernel=kernel, compiled=compiled, turn=turn)
 
-    some = n > 0
-    alone = part(False, folding, _Folds(folding, form, 0), n, some)
-    workers = target.workers_per_tile
+    def packed(kernel: _Folds) -> list[VertexCode]:
+        narrow = [(k, Narrow(dtype)) for k, dtype in enumerate(folding.dtypes) if is_narrow(dtype)]
+        return [
+            VertexCode(x.variant(True, target, name), rows, kernel=kernel, turn=partial(_packing, k))
+            for k, x in narrow
+        ]
+
+    workers, join = target.workers_per_tile, folding.joining
+    in_turn = _Folds(folding, form, 0)
+    turn = partial(_results, len(folding.dtypes))
+    alone = [part(folding, False, in_turn, n, turn), *packed(in_turn)]
     if not shares_rows or not np.any(n >= workers):
-        return (alone,)
-    kernel, join = _Folds(folding, form, workers), folding.joining
-    shared = part(True, folding, kernel, np.maximum(n, workers), 1, turn=partial(_sharing, join))
-    joined = part(False, join, kernel, workers, 1, turn=partial(_joining, join, workers))
-    is_faster = (n >= workers) & (shared.cycles + joined.cycles < alone.cycles)
+        return _running(alone, n > 0)
+    kernel = _Folds(folding, form, workers)
+    together = [
+        part(folding, True, kernel, np.maximum(n, workers), partial(_parts, len(folding.dtypes))),
+        part(join, False, kernel, workers, partial(_joining, len(folding.dtypes), workers)),
+        *packed(kernel),
+    ]
+    is_faster = (n >= workers) & (together[0].cycles + together[1].cycles < alone[0].cycles)
     if not is_faster.any():
-        return (alone,)
-    kernels = (alone, some & ~is_faster), (shared, is_faster), (joined, is_faster)
-    return tuple(_running(each, runs) for each, runs in kernels)
+        return _running(alone, n > 0)
+    return *_running(alone, (n > 0) & ~is_faster), *_running(together, is_faster)
 
 
-def shared_bytes(parts: Sequence[VertexCode], arrays: int) -> Any:
-    """Return the bytes of what workers find who take rows together."""
-    if len(parts) == 1:
-        return np.int64(0)
-    joined = parts[-1]
-    return joined.runs * joined.rows * joined.n * arrays * _WORD_BYTES
+def shared_bytes(parts: Sequence[VertexCode]) -> Any:
+    """Return the bytes of words that become narrow results, and of what workers find who take rows together."""
+    total: Any = np.int64(0)
+    for part in parts:
+        kernel = part.kernel
+        assert isinstance(kernel, _Folds)
+        if part is next(x for x in parts if x.kernel is kernel):
+            dtypes = kernel.folding.dtypes
+            words = kernel.sharers * len(dtypes) + sum(map(is_narrow, dtypes))
+            total = total + part.runs * part.rows * words * _WORD_BYTES
+    return total
 
 
-def _running(part: VertexCode, runs: np.ndarray) -> VertexCode:
-    kept = {name: getattr(part, name) for name in ("cell", "kernel", "compiled", "turn")}
-    return VertexCode(part.variant, part.n, part.rows, runs.astype(np.int64), **kept)
+def _running(parts: Sequence[VertexCode], runs: np.ndarray) -> tuple[VertexCode, ...]:
+    if not runs.any():
+        return ()
+    return tuple(replace(part, runs=runs.astype(np.int64)) for part in parts)
 
 
 def _check(folding: Folding, form: OpForm) -> None:
@@ -138,26 +157,23 @@ def _check(folding: Folding, form: OpForm) -> None:
 
 
 def _question(folding: Folding) -> tuple[Any, ...]:
-    return folding.body, folding.outputs, folding.dtypes, folding.prologue, folding.sources, folding.operands
+    return tuple(getattr(folding, each.name) for each in fields(folding))
 
 
 @lru_cache(maxsize=256)
 def _variant(isa: InstructionSet, shares: bool, *question: Any) -> Variant | NoVariant:
-    folding = Folding(*question)
-
     def make() -> Variant:
-        how = len(folding.operands), bool(folding.counted), shares
-        return Variant.of(_compiled(*how, _cell(*question), isa, UNNAMED), isa)
+        return Variant.of(_compiled(Folding(*question), shares, _cell(*question), isa, UNNAMED), isa)
 
     return kept_variant(("folds", shares, *question), isa, make)
 
 
 def _compiled(
-    operands: int, counts: bool, shares: bool, cell: CellFunction, isa: InstructionSet, name: str = "folds"
+    folding: Folding, shares: bool, cell: CellFunction, isa: InstructionSet, name: str = "folds"
 ) -> TileCode:
-    given, found = cell.dtypes
-    dtypes = found[: len(found) // 2]
-    return compile_folds(cell.jaxpr, (given[:operands], dtypes), isa, counts, shares, name)
+    (given, found), counts = cell.dtypes, bool(folding.counted)
+    dtypes = given[: len(folding.operands)], found[: len(folding.dtypes)]
+    return compile_folds(cell.jaxpr, dtypes, isa, counts, shares, folding.in_words, name)
 
 
 @lru_cache(maxsize=256)
@@ -197,15 +213,25 @@ def _with_positions(prologue: Body, operands: int) -> Body:
     return tuple(rows)
 
 
-def _sharing(join: Folding, sizes: tuple[int, ...]) -> dict[str, Field]:
+def _results(arrays: int, sizes: tuple[int, ...]) -> dict[str, Field]:
     del sizes
-    return {f"out{k}": f"part{k}" for k in range(len(join.dtypes))}
+    return {f"out{k}": f"word{k}" for k in range(arrays)}
 
 
-def _joining(join: Folding, workers: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+def _parts(arrays: int, sizes: tuple[int, ...]) -> dict[str, Field]:
     del sizes
-    arrays = range(len(join.dtypes))
-    return {**{f"in{k}": f"part{k}" for k in arrays}, "row_bytes": workers * _WORD_BYTES}
+    return {f"out{k}": f"part{k}" for k in range(arrays)}
+
+
+def _joining(arrays: int, workers: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+    lie: dict[str, Field] = {f"in{k}": f"part{k}" for k in range(arrays)}
+    apart: dict[str, Field] = {f"in{k}_row_bytes": workers * _WORD_BYTES for k in range(arrays)}
+    return lie | apart | _results(arrays, sizes)
+
+
+def _packing(k: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+    del sizes
+    return {"in0": f"word{k}", "out0": f"out{k}"}
 
 
 @dataclass(frozen=True)
@@ -228,23 +254,28 @@ class _Folds:
             memory[f"in{k}"] = np.ascontiguousarray(x.transpose([0, *order]).reshape(len(x), -1, n))
         rows = math.prod(sizes[d] for d in kept)
         # in the ring a float is a word, as which it is found
-        floats = {x.dtype for x, dtype in zip(operands, self.folding.operands, strict=True) if is_float(dtype)}
-        words = [*floats, np.dtype(np.float32)]
-        kinds = [words[0] if is_float(dtype) else np.dtype(to_jax(dtype)) for dtype in self.folding.dtypes]
-        for k, kind in enumerate(kinds):
-            memory[f"out{k}"] = np.zeros((len(origins), rows), kind)
+        floats = {
+            x.dtype for x, dtype in zip(operands, self.folding.operands, strict=True) if is_float(dtype)
+        }
+        word = next(iter(floats), np.dtype(np.float32))
+        for k, dtype in enumerate(self.folding.dtypes):
+            kind = word if is_float(dtype) else np.dtype(to_jax(word_of(dtype)))
+            memory[f"word{k}"] = np.zeros((len(origins), rows), kind)
+            if is_narrow(dtype):
+                memory[f"out{k}"] = np.zeros((len(origins), rows), to_jax(dtype))
             if self.sharers:
                 memory[f"part{k}"] = np.zeros((len(origins), rows, self.sharers), kind)
-        fields: dict[str, Any] = {"row_bytes": n * _WORD_BYTES}
+        given: dict[str, Any] = {f"in{k}_row_bytes": n * x.itemsize for k, x in enumerate(operands)}
         if self.folding.counted:
-            fields["first"] = origins[:, self.folding.counted[0]]
-        return memory, fields
+            given["first"] = origins[:, self.folding.counted[0]]
+        return memory, given
 
     def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
         """See ``Kernel``."""
         kept = [d for d in range(len(sizes)) if d not in self.form.reduced]
         found: list[np.ndarray] = []
         for k, result in enumerate(self.form.results):
-            x = memory[f"out{k}"].reshape(-1, *(sizes[d] for d in kept))
+            name = "out" if is_narrow(self.folding.dtypes[k]) else "word"
+            x = memory[f"{name}{k}"].reshape(-1, *(sizes[d] for d in kept))
             found.append(x.transpose([0, *(1 + kept.index(d) for d in result.dims)]))
         return found
