@@ -52,7 +52,7 @@ def assigned(
       OutOfRegisters: even with everything spilled that can be, or more than ``most`` should be.
     """
     current, known, groups = tuple(items), Schedules(isa), Groups()
-    possible = _spillable(current)
+    possible: set[Name] = set()
     fewest, stalled = 1 << 30, 0
     for round_ in range(_MAX_ROUNDS):
         pressure: Pressure | None = None
@@ -63,10 +63,12 @@ def assigned(
                 code = scheduled(current, isa, pace, window, known)
                 code = packed(code, first_free(code)) if pace else code
                 done, used = allocated(code, isa, groups, None if window == _WINDOWS[-1] else _HOPELESS)
-                return tightened(without_reloads(done), isa), used, scratch_bytes
+                done = without_reloads(done) if scratch_bytes else done
+                return tightened(done, isa), used, scratch_bytes
             except Pressure as found:
                 pressure = found
         assert pressure is not None
+        possible = possible if round_ else _spillable(current)
         stalled = 0 if pressure.groups < fewest else stalled + 1
         fewest = min(fewest, pressure.groups)
         if (most and pressure.groups > most) or (stalled >= _STUCK and possible.isdisjoint(pressure.names)):
