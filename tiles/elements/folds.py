@@ -22,7 +22,14 @@ from tiles.numerics.dtypes import itemsize
 WORD_BYTES = 4
 N, ROWS = symbol("n"), symbol("rows")
 _POSITION = "int32"
-_LOADS = {"bool": "ldz8", "int8": "lds8", "uint8": "ldz8", "int16": "lds16", "uint16": "ldz16"}
+_LOADS = {
+    "bool": "ldz8",
+    "int8": "lds8",
+    "uint8": "ldz8",
+    "int16": "lds16",
+    "uint16": "ldz16",
+    "float16": "ldb16",
+}
 
 
 def is_foldable(dtype: str) -> bool:
@@ -35,7 +42,7 @@ class Folds:
     """Builds the code of ``out[r] = f(... f(g(in[r, 0]), g(in[r, 1])) ...)`` for rows of ``n`` elements each.
 
     Rows of operand k lie ``in{k}_row_bytes`` apart. A row has a result of each array, or one for each worker where workers share
-    rows; of these every worker folds at least one element. Results are words, also of integers and booleans that are smaller.
+    rows; of these every worker folds at least one element. Results are words, also of elements that are smaller.
 
     Args:
       emitter: takes the code.
@@ -62,12 +69,13 @@ class Folds:
         """Start without arguments.
 
         Raises:
-          NoTileCode: elements of several words, floats smaller than one.
+          NoTileCode: elements of several words, bfloat16, floats of 8 bits.
         """
         other = [dtype for dtype in (*self.operands, *self.dtypes) if not is_foldable(dtype)]
         if other:
             raise NoTileCode(
-                f"a fold of several arrays of {', '.join(other)}", expected="float32, integers, booleans"
+                f"a fold of several arrays of {', '.join(other)}",
+                expected="float32, float16, integers, booleans",
             )
         self.steps = [WORD_BYTES if self.in_words else itemsize(dtype) for dtype in self.operands]
         self.arguments: list[str] = []

@@ -1,6 +1,6 @@
 """Tile code of folds of several arrays together, by workers in turn or by all of them together.
 
-What integers and booleans below 32 bits come to are words, which are made narrow at the end.
+What elements below 32 bits come to are words, which are made narrow at the end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tiles.errors import NoTileCode
 from tiles.graph import Extents, VertexCode
 from tiles.graph.cycles import Field
 from tiles.graph.domain import OpForm
-from tiles.numerics.dtypes import is_float, to_jax
+from tiles.numerics.dtypes import is_float, to_jax, unsigned_of
 from tiles.poplibs.popops.expression import ONE_ELEMENT, Body, Row, body_dtypes, evaluate_body
 from tiles.poplibs.popops.map_code import check_widths
 from tiles.poplibs.popops.packing_code import Narrow, is_narrow, word_of
@@ -254,17 +254,16 @@ class _Folds:
             memory[f"in{k}"] = np.ascontiguousarray(x.transpose([0, *order]).reshape(len(x), -1, n))
         rows = math.prod(sizes[d] for d in kept)
         # in the ring a float is a word, as which it is found
-        floats = {
-            x.dtype for x, dtype in zip(operands, self.folding.operands, strict=True) if is_float(dtype)
-        }
-        word = next(iter(floats), np.dtype(np.float32))
+        floats = [x for x, dtype in zip(operands, self.folding.operands, strict=True) if is_float(dtype)]
+        in_ring = any(x.dtype.kind == "u" for x in floats)
         for k, dtype in enumerate(self.folding.dtypes):
-            kind = word if is_float(dtype) else np.dtype(to_jax(word_of(dtype)))
-            memory[f"word{k}"] = np.zeros((len(origins), rows), kind)
+            kind = np.dtype(unsigned_of(dtype) if in_ring and is_float(dtype) else to_jax(dtype))
+            word = np.dtype(to_jax(word_of(dtype))) if is_narrow(dtype) else kind
+            memory[f"word{k}"] = np.zeros((len(origins), rows), word)
             if is_narrow(dtype):
-                memory[f"out{k}"] = np.zeros((len(origins), rows), to_jax(dtype))
+                memory[f"out{k}"] = np.zeros((len(origins), rows), kind)
             if self.sharers:
-                memory[f"part{k}"] = np.zeros((len(origins), rows, self.sharers), kind)
+                memory[f"part{k}"] = np.zeros((len(origins), rows, self.sharers), word)
         given: dict[str, Any] = {f"in{k}_row_bytes": n * x.itemsize for k, x in enumerate(operands)}
         if self.folding.counted:
             given["first"] = origins[:, self.folding.counted[0]]
