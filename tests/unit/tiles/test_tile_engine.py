@@ -188,7 +188,7 @@ def test_coverage_names_what_has_no_code() -> None:
 
 
 def test_distances_are_measured() -> None:
-    compiled = ipuxla.jit(lambda x: (jnp.exp(x), x + x), target=TARGET).lower(X).compile()
+    compiled = ipuxla.jit(lambda x: (jnp.exp(x), x.T + 1), target=TARGET).lower(X).compile()
     engine = make_engine(compiled.executable, "tile")
     assert isinstance(engine, TileEngine)
     engine.measures = True
