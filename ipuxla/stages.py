@@ -25,7 +25,14 @@ from hlo_passes.ir import (
     print_module,
 )
 from hlo_passes.ops import HostTransfer, Print, Stop
-from hlo_passes.passes import DEFAULT_PIPELINE, LegalizeComplex, has_complex, optimize, split_positions
+from hlo_passes.passes import (
+    DEFAULT_PIPELINE,
+    LegalizeComplex,
+    ScatterReductions,
+    has_complex,
+    optimize,
+    split_positions,
+)
 from hlo_passes.passes import Pipeline as PassPipeline
 from ipuxla.cache import kept, kept_sharding
 from ipuxla.choosing import choose, describe, shown
@@ -119,7 +126,9 @@ class Pipeline:
             with self._naming_internal_errors(options), collection_paused():
                 chosen = passes
                 if passes is None and shared and options.system is not None:
-                    chosen = PassPipeline.parse(DEFAULT_PIPELINE).having(joining(self.module, options.system))
+                    joins = joining(self.module, options.system)
+                    scatters = ScatterReductions(joins.max_bytes + 1)
+                    chosen = PassPipeline.parse(DEFAULT_PIPELINE).having(joins).having(scatters)
                 self._optimized[key] = _without_complex(optimize(self.module, chosen), passes)
         return self._optimized[key]
 

@@ -41,6 +41,7 @@ from hlo_passes.passes.precompute import Precompute
 from hlo_passes.passes.recover import RecoverNetworks
 from hlo_passes.passes.rematerialize import Rematerialize
 from hlo_passes.passes.repeats import OutlineRepeats
+from hlo_passes.passes.scatter_reductions import ScatterReductions
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
 from hlo_passes.passes.sparse_sums import AddSparseSums
@@ -85,6 +86,7 @@ __all__ = [
     "RecoverNetworks",
     "Rematerialize",
     "Row",
+    "ScatterReductions",
     "Schedule",
     "TakeApart",
     "Uneven",

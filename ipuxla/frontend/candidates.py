@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ipuxla.errors import Unsupported
-from ipuxla.frontend._jax_compat.partitioning import MAX_DEVICES
+from ipuxla.frontend._jax_compat.clients import MAX_DEVICES
 from ipuxla.frontend._jax_compat.shardy import (
     ArrayAxes,
     argument_types,

@@ -19,7 +19,7 @@ import numpy as np
 
 from ipuxla.errors import InvalidOption, Unsupported
 from ipuxla.frontend import _jax_compat as compat
-from ipuxla.frontend._jax_compat.partitioning import MAX_DEVICES
+from ipuxla.frontend._jax_compat.clients import MAX_DEVICES
 from ipuxla.frontend._jax_compat.shardy import with_shardings
 from ipuxla.frontend.collectives import COLLECTIVES
 from ipuxla.frontend.locations import read_location
@@ -234,11 +234,10 @@ def _partition(module: Any, mesh: Mesh, free: Free, donated: Sequence[int]) -> P
     ranks = [len(shape) for shape in argument_shapes], [len(shape) for shape in shapes]
     try:
         ready = compat.with_whole_dimensions(compat.with_plain_indices(module), mesh)
-        local, texts, whole = compat.partitioned_module(ready, num_devices, free)
-        separate = texts, compat.separate_shardings(whole) if shapes else []
+        local, *texts = compat.partitioned_module(ready, num_devices, free)
         inputs, outputs = (
             tuple(_sharding(text, rank, mesh) for text, rank in zip(*role, strict=True))
-            for role in zip(separate, ranks, strict=True)
+            for role in zip(texts, ranks, strict=True)
         )
     except (ValueError, RuntimeError) as error:  # bindings raise RuntimeError at names that are not UTF-8
         raise _refused(error, "another sharding, or jax.shard_map around what it refuses") from error

@@ -81,6 +81,9 @@ def joining(module: Module, system: System) -> JoinCollectives:
     what the pass takes by itself. All of them are live at once, and copied: together a share of an IPU's memory.
     """
     default, found = JoinCollectives(), [i for i in module.walk() if isinstance(i.op, AllReduce)]
+    sizes = [sum(type_.size_bytes for type_ in i.operand_types) for i in found]
+    if len(sizes) < 2 or sum(sizes) <= default.max_bytes:  # joined or not, whatever latency weighs
+        return default
     graph = Graph(system)
     for name, size in module.mesh:
         graph.replicate(name, size)

@@ -219,3 +219,22 @@ def test_what_is_wrong_with_a_module_is_told_by_name(name):
     source, error, said = REFUSED[name]
     with pytest.raises(error, match=said):
         ipuxla.compile_stablehlo(source, SYSTEM, engine="hlo")
+
+
+@pytest.mark.parametrize("results", [0, 1, 2])
+def test_what_ends_xlas_compilation_is_no_part_of_the_program(results):
+    """XLA compiles no code for what it partitions; the result that keeps it from that is taken out again."""
+
+    def function(x, w):
+        return (dense(x, w), x.sum())[:results]
+
+    lowered = ipuxla.jit(function, target=SYSTEM, in_shardings=(on(P("data")), on(P(None, "model")))).lower(
+        X, W
+    )
+    text = lowered.as_text("partitioned")
+    assert "custom_call" not in text and "custom-call" not in text
+    assert [line.split(":")[0] for line in text.splitlines() if line.startswith("// result")] == [
+        f"// result {number}" for number in range(results)
+    ]
+    for got, wanted in zip(lowered.compile()(X, W), (WANTED, X.sum()), strict=False):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)

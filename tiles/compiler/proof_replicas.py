@@ -2,7 +2,8 @@
 
 All replicas run one program, so they meet in an exchange if they take the same turns on the way to it. A variable may
 differ along an axis if it is an input given so, holds a replica's place, arrives from another replica, or is computed
-of such or where such decides; what a collective gives to all members alike does not differ along its axes. What decides
+of such or where such decides; what a collective gives to all members alike does not differ along its axes, nor does what
+the program says is equal on them, which a run compares. What decides
 a loop or branch around an exchange along some axes must not differ along any of them. Flows are counted once for a
 permutation: the cost is that of the program, and of one array as long as there are replicas.
 """
@@ -18,7 +19,7 @@ import numpy as np
 from tiles.cached import cached_property
 from tiles.compiler.control import Composite, Decided, Part
 from tiles.compiler.executable import Executable
-from tiles.compiler.steps import BetweenStep, IndexStep
+from tiles.compiler.steps import BetweenStep, IndexStep, VertexGroup
 from tiles.compiler.wellformed import refuse, root_of, where
 from tiles.graph import Collective, Permutation, Replicas
 from tiles.numerics.dtypes import itemsize
@@ -134,8 +135,24 @@ class _Proof:
             return
         if isinstance(part, Decided):
             deciders = (*deciders, part)
+        if isinstance(part, Composite):
+            self._compared(self.executable.composites[part.number], deciders)
         for inner in part.parts:
             self._meet(inner, deciders, found, counted)
+
+    def _compared(self, whole: VertexGroup, deciders: tuple[Decided, ...]) -> None:
+        """Refuse to call equal on all members what some of them may not compute."""
+        if not isinstance(whole.codelet, Collective) or not whole.codelet.expects_equal:
+            return
+        for decider in deciders:
+            apart = self._of((decider.decided_by,)) & frozenset(whole.codelet.axes)
+            if apart:
+                v = self.executable.variables[decider.decided_by]
+                raise refuse(
+                    f"{whole.name} is called equal on all replicas, of which some may not compute it: {decider.kind} on "
+                    f"{v.name}, which may differ along {self._shown(apart)}, decides whether it runs",
+                    whole.location or v.location,
+                )
 
     def _bytes(self, number: int, step: BetweenStep) -> int:
         """Return the bytes that cross in a step, after counting that each replica receives from one at most."""

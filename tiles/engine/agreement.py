@@ -24,7 +24,7 @@ from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.engine.fast import FastEngine
 from tiles.engine.interface import FLOAT, RING
 from tiles.engine.literal import LiteralEngine
-from tiles.graph import CONSTANT, Codelet
+from tiles.graph import CONSTANT, Codelet, Collective
 from tiles.numerics.dtypes import is_float, is_integer, itemsize, to_jax
 
 BYTES = 1 << 22
@@ -116,6 +116,7 @@ def _prove(
     rng = np.random.default_rng(len(alone.composites) + number)
     combiner = whole.codelet.combiner()
     adds, chooses = combiner == "add", _chooses(whole.codelet)
+    is_equal = isinstance(whole.codelet, Collective) and whole.codelet.expects_equal
     has_floats = any(is_float(v.dtype) for v in alone.variables.values())
     for arithmetic, draws in DRAWS.items():
         if arithmetic == FLOAT and not has_floats:
@@ -128,7 +129,7 @@ def _prove(
                 arithmetic == FLOAT and chooses
             ):  # XLA drops NaN, and which zero is greater, see docs/numerics.md
                 special = tuple(value for value in special if value and not math.isnan(value)) or (1.0,)
-            values = [_drawn_for_all(rng, alone, v, share, special) for v in inputs]
+            values = [_drawn_for_all(rng, alone, v, share, special, is_equal) for v in inputs]
             try:
                 with jax.enable_x64(True):
                     want, got = codelet.run(*values)[0], steps.run(*values)[0]
@@ -222,11 +223,18 @@ def _same_but_nan(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _drawn_for_all(
-    rng: np.random.Generator, executable: Executable, v: Variable, share: float, special: tuple[float, ...]
+    rng: np.random.Generator,
+    executable: Executable,
+    v: Variable,
+    share: float,
+    special: tuple[float, ...],
+    is_equal: bool,
 ) -> np.ndarray:
-    """Return a variable's values; of replicas, ``[replicas, *shape]``."""
+    """Return a variable's values; of replicas, ``[replicas, *shape]``, equal on all if they are to be."""
     if not executable.replicas.axes:
         return _drawn(rng, v, share, special)
+    if is_equal:
+        return np.stack([_drawn(rng, v, share, special)] * executable.replicas.count)
     return np.stack([_drawn(rng, v, share, special) for _ in range(executable.replicas.count)])
 
 

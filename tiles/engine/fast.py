@@ -44,8 +44,17 @@ from tiles.compiler.steps import StepRecord
 from tiles.compiler.wellformed import root_of
 from tiles.compiler.wellformed_steps import read_by
 from tiles.engine.compilation import WORTH_KEEPING, apart, computed_first, emitted_quickly, quickly
-from tiles.engine.interface import FLOAT, RING, check_inputs, check_streams, differing
-from tiles.engine.replicated import REPLICA, few_at_once, moved, over_replicas, replica_index
+from tiles.engine.interface import (
+    FLOAT,
+    RING,
+    check_inputs,
+    check_streams,
+    differing,
+    expecting_equal,
+    unequal,
+    unequal_name,
+)
+from tiles.engine.replicated import REPLICA, compared, few_at_once, moved, over_replicas, replica_index
 from tiles.engine.streams import (
     Capacity,
     Streams,
@@ -173,12 +182,16 @@ class FastEngine(TracedEngine):
             run = partial(run, *inputs, items=items, remote=self.remote)
             prints, capacity = prints_of(exe), initial_capacity(exe)
             try:
-                (outputs, trips), received = collect(
+                (outputs, trips, unequal_on), received = collect(
                     exe.streams, capacity, lambda capacity: run(capacity=capacity), error, tuple(prints)
                 )
             except ProgramAborted as stopped:
                 self.show(stopped.prints)
                 raise
+        for group in expecting_equal(exe, exe.program):
+            replicas = np.flatnonzero(np.asarray(unequal_on[group.results[0]]))
+            if replicas.size:
+                raise unequal(exe, group, int(replicas[0]))
         self._keep_rows(received.remote, floats)
         counted = {path: as_trips(np.asarray(trip).tolist()) for path, trip in trips.items()}
         counts, shown = count_steps(exe, counted), in_order(prints, received)
@@ -223,7 +236,7 @@ class FastEngine(TracedEngine):
             )
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
-            (outputs, _), sent = self._called(
+            (outputs, *_), sent = self._called(
                 *inputs, items=items, capacity=initial_capacity(exe), remote={}, show=self.show
             )
             return list(outputs), sent_by(exe, sent)
@@ -274,9 +287,9 @@ class FastEngine(TracedEngine):
         in_axes = (0, *(0 if i in each else None for i in range(len(inputs))))
         numbers = jnp.arange(exe.replicas.count, dtype=jnp.int32)
         given = [self._on_devices(x) if i in each else jnp.asarray(x) for i, x in enumerate(inputs)]
-        outputs, trips = jax.vmap(one, in_axes=in_axes)(self._on_devices(numbers), *given)
+        outputs, trips, unequal_on = jax.vmap(one, in_axes=in_axes)(self._on_devices(numbers), *given)
         outputs = tuple(map(self._on_devices, outputs))
-        return (outputs, {path: trip.max(axis=0) for path, trip in trips.items()}), {}
+        return (outputs, {path: trip.max(axis=0) for path, trip in trips.items()}, unequal_on), {}
 
     def _on_devices(self, x: Any) -> jax.Array:
         """Return an array over all replicas, spread over the devices where there are several."""
@@ -292,14 +305,19 @@ class FastEngine(TracedEngine):
         remote: Env,
         show: Callable[[list[Print]], None] | None = None,
         replica: jax.Array | None = None,
-    ) -> tuple[tuple[tuple[jax.Array, ...], dict[Path, Any]], dict[str, Any]]:
-        """Return the outputs, by path how often every loop's body and branch ran that depends on data, and streams."""
+    ) -> tuple[tuple[tuple[jax.Array, ...], dict[Path, Any], dict[str, jax.Array]], dict[str, Any]]:
+        """Return what the program gives, and streams.
+
+        Outputs, by path how often every loop's body and branch ran that depends on data, and by name whether a value that
+        is to be equal on all replicas was not.
+        """
         exe = self.executable
         given = dict(zip(exe.inputs, inputs, strict=True))
         given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
         env: Env = {name: _unfolded(self.enter(name, value)) for name, value in given.items()}
         if replica is not None:
             env[REPLICA] = replica
+        env |= {unequal_name(w.results[0]): jnp.zeros((), bool) for w in expecting_equal(exe, exe.program)}
         entered = {name: self.enter_items(name, x) for name, x in items.items()}
         dtypes = {name: self.carried(s.dtype) for name, s in exe.streams.items()}
         streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, capacity)
@@ -309,7 +327,9 @@ class FastEngine(TracedEngine):
             streams.show_at_once(show)
         state = State(env, {}, decisions or Decisions(), streams)
         self._run(exe.program, (), state)
-        return (tuple(self._read(env, name) for name in exe.outputs), state.trips), streams.state
+        compared = [whole.results[0] for whole in expecting_equal(exe, exe.program)]
+        unequal_on = {name: env[unequal_name(name)] for name in compared}
+        return (tuple(self._read(env, name) for name in exe.outputs), state.trips, unequal_on), streams.state
 
     def _read_by(self, kind: type[PrintStep | ErrorStep]) -> dict[int, Any]:
         """Return shape and carried dtype of the variable of every step of a kind, by number."""
@@ -367,6 +387,12 @@ class FastEngine(TracedEngine):
     def _collective(self, group: VertexGroup, codelet: Collective, env: Env) -> None:
         """Run a collective of all replicas in one piece."""
         replicas = self.executable.replicas
+        if codelet.expects_equal:
+            function = partial(compared, replicas, codelet.axes)
+            x, name = self._read(env, group.operands[0].variable), unequal_name(group.results[0])
+            env[group.results[0]], differs = over_replicas(replicas, function, env[REPLICA], x)
+            env[name] = env[name] | differs
+            return
         function = self.arithmetic_of(partial(codelet.together, replicas), self.operand_dtypes(group))
         operands = [self._read(env, operand.variable) for operand in group.operands]
         if codelet.is_alike and replicas.size(codelet.axes) == replicas.count:

@@ -17,10 +17,11 @@ from jax.core import Tracer
 from tiles._jax_compat import Datum
 from tiles.cached import cached_property
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, VertexGroup
+from tiles.compiler.control import Composite, Part, nodes_of
 from tiles.compiler.control_flow import decided_by_floats, items_needed
 from tiles.engine.trace import Print, Trace, lines_of
 from tiles.errors import InvalidArguments, InvalidExecutable, ProgramAborted, Unsupported
-from tiles.graph import RemoteBuffer, Stream
+from tiles.graph import Collective, RemoteBuffer, Stream
 from tiles.numerics.dtypes import is_float, itemsize, to_jax, unsigned_of
 from tiles.numerics.ring import ring, to_ring
 
@@ -357,6 +358,38 @@ def _check_same(executable: Executable, i: int, value: np.ndarray, same: Sequenc
                 f"input {executable.inputs[i]} differs between replicas along {executable.replicas.shown((axis,))}",
                 expected=f"values that differ along {executable.replicas.shown(executable.differs_along[i])} only",
             )
+
+
+def expecting_equal(executable: Executable, part: Part) -> list[VertexGroup]:
+    """Return the composites in a part of the program whose operands must be equal on all members of a group."""
+    wholes = {number: whole for number, whole in enumerate(executable.composites) if _expects_equal(whole)}
+    if not wholes:  # of nearly all programs, whose trees may be large
+        return []
+    numbers = dict.fromkeys(node.number for node in nodes_of(part) if isinstance(node, Composite))
+    return [wholes[number] for number in numbers if number in wholes]
+
+
+def _expects_equal(whole: VertexGroup) -> bool:
+    return isinstance(whole.codelet, Collective) and whole.codelet.expects_equal
+
+
+def unequal_name(name: str) -> str:
+    """Return under which name, no variable's, an engine notes that a value which is to be equal on all replicas was not."""
+    return f"{name} is unequal"
+
+
+def unequal(executable: Executable, whole: VertexGroup, replica: int) -> InvalidExecutable:
+    """Return the error of a replica whose value is not that of its group's first member, as the program says it is."""
+    assert isinstance(whole.codelet, Collective)
+    first = int(executable.replicas.firsts(whole.codelet.axes)[replica])
+    along = executable.replicas.shown(whole.codelet.axes)
+    return InvalidExecutable(
+        f"{whole.operands[0].variable} is not equal on all replicas along {along}, as the program says",
+        location=whole.location or None,
+        expected="the same words on all",
+        got=f"others on replica {replica} than on {first}",
+        try_="gcl.all_reduce or gcl.broadcast, which make a value equal",
+    )
 
 
 def differing(executable: Executable) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ from tiles.compiler import (
     VariableCopy,
     VertexGroup,
 )
-from tiles.compiler.control import Node, Part, Path, Repeat, Switch, While, decided_parts, steps_of
+from tiles.compiler.control import Composite, Node, Part, Path, Repeat, Switch, While, decided_parts, steps_of
 from tiles.compiler.control_flow import count_steps
 from tiles.engine.fast import as_trips, record_run
 from tiles.engine.interface import (
@@ -47,7 +47,9 @@ from tiles.engine.interface import (
     check_inputs,
     check_streams,
     differing,
+    expecting_equal,
     out_of_items,
+    unequal,
 )
 from tiles.engine.memory import POISON, Stored, TileMemory, Workspace
 from tiles.engine.operands import HeldOperand
@@ -55,7 +57,7 @@ from tiles.engine.supersteps import Agreement, Collected, Exchange
 from tiles.engine.trace import Print, Trace
 from tiles.engine.vertices import cell_function, whole_function
 from tiles.errors import InvalidArguments, InvalidExecutable
-from tiles.graph import Layout, Replicas
+from tiles.graph import Collective, Layout, Replicas
 from tiles.numerics.dtypes import WORD_BYTES, to_jax
 from tiles.numerics.ring import to_ring
 from tiles.plan import operand_slices
@@ -234,6 +236,10 @@ class LiteralEngine(MachineEngine):
                 self._while(part, path, runs)
             case Switch():
                 self._switch(part, path, runs)
+            case Composite():
+                self._run_parts(part, path, runs)
+                for whole in expecting_equal(self.executable, part):
+                    self._require_equal(whole, runs)
             case _:
                 for _ in range(part.count if isinstance(part, Repeat) else 1):
                     self._run_parts(part, path, runs)
@@ -249,13 +255,23 @@ class LiteralEngine(MachineEngine):
                     self._run(inner, (*path, position), group)
 
     def _is_meeting(self, part: Part) -> bool:
-        """Return whether replicas exchange anything in a part."""
+        """Return whether replicas exchange or compare anything in a part."""
         steps = self.executable.steps
         if isinstance(part, int):
             return isinstance(steps[part], BetweenStep)
         if id(part) not in self._meeting:
-            self._meeting[id(part)] = any(isinstance(steps[number], BetweenStep) for number in steps_of(part))
+            sends = any(isinstance(steps[number], BetweenStep) for number in steps_of(part))
+            self._meeting[id(part)] = sends or bool(expecting_equal(self.executable, part))
         return self._meeting[id(part)]
+
+    def _require_equal(self, whole: VertexGroup, runs: list[_Run]) -> None:
+        """Raise InvalidExecutable where members of a group hold different words of what the program says is equal on all."""
+        assert isinstance(whole.codelet, Collective)
+        firsts, words = self.executable.replicas.firsts(whole.codelet.axes), dict[int, bytes]()
+        for run in self._one_by_one(runs):
+            own = self._read(whole.results[0], run.memory).tobytes()
+            if words.setdefault(int(firsts[run.replica]), own) != own:
+                raise unequal(self.executable, whole, run.replica)
 
     def _while(self, loop: While, path: Path, runs: list[_Run]) -> None:
         """Run a loop until no replica goes on; those that have left it wait."""

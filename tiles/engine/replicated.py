@@ -155,6 +155,16 @@ def _rows(x: jax.Array, sources: np.ndarray, count: int) -> jax.Array:
     return found if is_sent.all() else jnp.where(is_sent, found, jnp.zeros((), x.dtype))
 
 
+def compared(replicas: Replicas, axes: tuple[str, ...], x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return ``x``, ``[replicas, *shape]``, kept once where all are to be equal, and which replicas differ from their group's first."""
+    firsts = replicas.firsts(axes)
+    bits = x
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        bits = lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}"))
+    differs = (bits != bits[firsts]).reshape(replicas.count, -1).any(axis=1)
+    return (x[:1] if not firsts.any() else x), differs
+
+
 def replica_index(replicas: Replicas, axes: tuple[str, ...], number: jax.Array) -> jax.Array:
     """Return a replica's place along some axes, a uint32 scalar."""
     sizes, place = dict(replicas.axes), jnp.zeros((), jnp.uint32)

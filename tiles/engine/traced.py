@@ -37,7 +37,7 @@ from tiles.compiler.control import (
 from tiles.compiler.control_flow import carried_through, may_halt, read_first
 from tiles.compiler.wellformed_steps import written_by
 from tiles.engine.compilation import WORTH_KEEPING, kept_apart
-from tiles.engine.interface import FLOAT, MachineEngine
+from tiles.engine.interface import FLOAT, MachineEngine, expecting_equal, unequal_name
 from tiles.engine.streams import Streams, carried_by
 from tiles.numerics.decisions import Decisions
 
@@ -154,6 +154,9 @@ class TracedEngine(MachineEngine):
             n: env[n] if n in env else jnp.zeros(variables[n].shape, self.carried(variables[n].dtype))
             for n in self._carried[id(node)]
         }
+        for whole in expecting_equal(self.executable, node):
+            name = unequal_name(whole.results[0])
+            values[name] = env[name]
         trips = {place: state.trips.get(place, _no_trips(part)) for place, part in decided_parts(node, path)}
         streams = {name: state.streams.state[name] for name in carried_by(self.executable, node)}
         return values, trips, state.decisions.state, streams

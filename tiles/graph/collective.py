@@ -34,6 +34,11 @@ class Collective(Codelet):
         """Whether members' elements are combined, not only moved."""
         return False
 
+    @property
+    def expects_equal(self) -> bool:
+        """Whether nothing is exchanged, and a run is refused where members' operands are not the same words."""
+        return False
+
     def members(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """Return the results of one group: ``[members, *shape]`` to ``[members, *shape]`` each."""
         raise NotImplementedError

@@ -325,6 +325,14 @@ class Replicas:
             found += (folded(sizes[name])[place] - place) * stride
         return read_only(found * self.ipus_each)
 
+    def firsts(self, axes: Sequence[str]) -> np.ndarray:
+        """Return the first member of every replica's group along some axes; int64 ``[count]``."""
+        number, sizes = np.arange(self.count), dict(self.axes)
+        found = number.copy()
+        for name, stride in zip(axes, self.strides(axes), strict=True):
+            found -= number // stride % sizes[name] * stride
+        return found
+
     def leading(self, axes: Sequence[str]) -> tuple[int, ...]:
         """Return the order of dimensions that brings some axes to the front of an array over all axes."""
         first = [self.names.index(name) for name in self.require(axes)]

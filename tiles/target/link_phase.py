@@ -236,13 +236,24 @@ def _sync_hops(system: System, ipus: np.ndarray) -> int:
         return 0
     if not grids:
         return 1
-    hops, stride, group = np.zeros(system.num_ipus // size, np.int64), 1, ipus // size
+    ipus, groups = _unlike_groups(system.num_ipus, ipus, size)
+    hops, stride, group = np.zeros(groups, np.int64), 1, ipus // size
     for dimension, extent in enumerate(grids[0].extents(system.num_ipus)):
         present = np.zeros((len(hops), extent), bool)
         present[group, ipus // stride % extent] = True
         hops += (_spans(present, grids[0].is_ring(dimension, extent)) + 1) // 2
         stride *= extent
     return int(hops.max())
+
+
+def _unlike_groups(count: int, ipus: np.ndarray, size: int) -> tuple[np.ndarray, int]:
+    """Return IPUs such that of groups in which the same places take part there is one, and how many groups that are."""
+    members = np.zeros(count, bool)
+    members[ipus] = True
+    places = np.packbits(members.reshape(-1, size), axis=1)
+    rows = places.view(f"V{places.shape[1]}").reshape(-1)
+    _, firsts = np.unique(rows, return_index=True)
+    return np.flatnonzero(members.reshape(-1, size)[firsts]), len(firsts)
 
 
 def _spans(present: np.ndarray, ring: bool) -> np.ndarray:

@@ -27,7 +27,7 @@ from jax._src.lax import parallel as _parallel
 from jax._src.lib.mlir.dialects import hlo as _hlo
 
 from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr
-from ipuxla.frontend._jax_compat.partitioning import MAX_DEVICES, cpu_client
+from ipuxla.frontend._jax_compat.clients import MAX_DEVICES, cpu_client
 from ipuxla.frontend._jax_compat.tracing import argument_names, find_equation
 
 CUSTOM_PARTITIONING = "custom_partitioning"

@@ -328,6 +328,19 @@ def test_syncs_on_gc2_are_poplibs_s():
     assert across.cycles is not None and across.cycles > 600 and across.basis is Basis.ASSUMED
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sync_waits_for_the_group_in_which_it_takes_most_hops(seed: int) -> None:
+    """Groups in which the same places take part are looked at once; the others each."""
+    rng, pod, system = np.random.default_rng(seed), find_system("pod64"), find_system("pod64 x 4")
+    groups = rng.random((3, 64)) < rng.random((3, 1))
+    groups[:, rng.integers(64)] = True
+    members = groups[[0, 1, 2, 0]]
+    firsts = np.zeros_like(members)
+    firsts[np.arange(4), members.argmax(axis=1)] = True
+    within = max(sync(pod, group).hops for group in groups)
+    assert sync(system, members.reshape(-1)).hops == within + sync(system, firsts.reshape(-1)).hops
+
+
 @pytest.mark.parametrize("pattern", ["line", "ring", "ladder"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8])
 def test_a_sync_of_all_goes_to_the_middle_and_back(pattern, size):

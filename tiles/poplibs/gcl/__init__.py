@@ -5,12 +5,21 @@
 
 from tiles.graph import Pairs, PartialSwap, Shift, Swap
 from tiles.poplibs.gcl.choice import latency_bytes, predicted_cycles
-from tiles.poplibs.gcl.codelets import ALGORITHMS, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
+from tiles.poplibs.gcl.codelets import (
+    ALGORITHMS,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    AssumeEqualAcrossReplicas,
+    Broadcast,
+    ReduceScatter,
+)
 from tiles.poplibs.gcl.collectives import (
     all_gather,
     all_reduce,
     all_reduce_several,
     all_to_all,
+    assume_equal_across_replicas,
     broadcast,
     permute,
     reduce_scatter,
@@ -22,6 +31,7 @@ __all__ = [
     "AllGather",
     "AllReduce",
     "AllToAll",
+    "AssumeEqualAcrossReplicas",
     "Broadcast",
     "Pairs",
     "PartialSwap",
@@ -32,6 +42,7 @@ __all__ = [
     "all_reduce",
     "all_reduce_several",
     "all_to_all",
+    "assume_equal_across_replicas",
     "broadcast",
     "latency_bytes",
     "permute",

@@ -204,6 +204,33 @@ class Broadcast(Collective):
         return (alike(x[self.root], x.shape[0]),)
 
 
+@register
+@dataclass(frozen=True)
+class AssumeEqualAcrossReplicas(Collective):
+    """Every member keeps its own operand, which is said to be the same on all; a run in which it is not is refused."""
+
+    name: ClassVar[str] = "gcl.AssumeEqualAcrossReplicas"
+
+    @property
+    def label(self) -> str:
+        """Name in reports."""
+        return "gcl::AssumeEqualAcrossReplicas"
+
+    @property
+    def is_alike(self) -> bool:
+        """That is what is said."""
+        return True
+
+    @property
+    def expects_equal(self) -> bool:
+        """It does."""
+        return True
+
+    def members(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
+        """Return the operand of each member."""
+        return operands
+
+
 def cut(x: jax.Array, axis: int, parts: int) -> jax.Array:
     """Return ``[members, ...]`` cut along an axis into chunks: ``[members, parts, ...]``."""
     shape = (*x.shape[:axis], parts, x.shape[axis] // parts, *x.shape[axis + 1 :])

@@ -39,7 +39,15 @@ from tiles.graph.domain import REDUCTION
 from tiles.numerics.dtypes import to_jax
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.gcl import choice, orders
-from tiles.poplibs.gcl.codelets import HALVING, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
+from tiles.poplibs.gcl.codelets import (
+    HALVING,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    AssumeEqualAcrossReplicas,
+    Broadcast,
+    ReduceScatter,
+)
 from tiles.poplibs.gcl.steps import Steps
 from tiles.poplibs.popops import movement
 from tiles.poplibs.popops.expr import arg, call, compare, select
@@ -377,6 +385,33 @@ def broadcast(
     result = steps.whole(held, x.shape)
     form = map_form(x.shape, [identity_map(len(x.shape))])
     return _composite(site, steps, Broadcast(axes, root), form, x, result)
+
+
+def assume_equal_across_replicas(where: Graph | Site, x: Tensor, axes: Axes) -> Tensor:
+    """Say that a tensor is the same on all members, so that the result may decide around their collectives.
+
+    For what is the same though nothing shows it: from a counter of the host, or from exchanges that make it so. Nothing
+    crosses a link. A run compares the members' words, and is refused where they differ; while JAX traces a run (a
+    program within an outer ``jax.jit``) nobody compares.
+
+    Args:
+      where: graph, or site in it, to add to.
+      x: the tensor.
+      axes: along which replicas form groups.
+
+    Raises:
+      InvalidGraph: no such axis.
+    """
+    site = site_of(where, "assume_equal")
+    require_tensors(site, x)
+    axes = site.graph.replicas.require(as_axes(axes))
+    if site.graph.replicas.size(axes) == 1 or not math.prod(x.shape):
+        return x
+    steps = Steps(site, axes, x.dtype, math.prod(x.shape))
+    result = site.graph.add_tensor(x.shape, x.dtype, site.name, location=site.location)
+    steps.copy(result, x)
+    form = map_form(x.shape, [identity_map(len(x.shape))])
+    return _composite(site, steps, AssumeEqualAcrossReplicas(axes), form, x, result)
 
 
 def _composite(
