@@ -36,6 +36,7 @@ from hlo_passes.passes.pipeline import (
     optimize,
     run_pipeline,
 )
+from hlo_passes.passes.powers import Powers
 from hlo_passes.passes.precompute import Precompute
 from hlo_passes.passes.recover import RecoverNetworks
 from hlo_passes.passes.rematerialize import Rematerialize
@@ -43,6 +44,7 @@ from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
 from hlo_passes.passes.sparse_sums import AddSparseSums
+from hlo_passes.passes.tabulate import Tabulate
 from hlo_passes.passes.take_apart import TakeApart
 from hlo_passes.passes.undefined import FoldNan
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
@@ -79,11 +81,13 @@ __all__ = [
     "PassTiming",
     "Pipeline",
     "PipelineRun",
+    "Powers",
     "Precompute",
     "RecoverNetworks",
     "Rematerialize",
     "Row",
     "Schedule",
+    "Tabulate",
     "TakeApart",
     "Uneven",
     "UnknownPass",
