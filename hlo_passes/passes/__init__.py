@@ -39,6 +39,7 @@ from hlo_passes.passes.pipeline import (
 from hlo_passes.passes.powers import Powers
 from hlo_passes.passes.precompute import Precompute
 from hlo_passes.passes.recover import RecoverNetworks
+from hlo_passes.passes.regular_gathers import RegularGathers
 from hlo_passes.passes.rematerialize import Rematerialize
 from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.schedule import Schedule
@@ -84,6 +85,7 @@ __all__ = [
     "Powers",
     "Precompute",
     "RecoverNetworks",
+    "RegularGathers",
     "Rematerialize",
     "Row",
     "Schedule",
