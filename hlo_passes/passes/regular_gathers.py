@@ -6,7 +6,8 @@ tile that looks up gets the table, and the indices take more memory than what th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,22 +24,29 @@ from hlo_passes.ops import (
     Pad,
     Reshape,
     Reverse,
+    Scatter,
     Slice,
     Transpose,
+    update_kind,
 )
 from hlo_passes.ops.data_movement import DataMovement
-from hlo_passes.ops.elementwise import Elementwise
+from hlo_passes.ops.elementwise import Add, Elementwise, Subtract
 from hlo_passes.passes.base import LocalPass
+from hlo_passes.passes.patterns.registry import splat_element
 from hlo_passes.passes.rewriter import Rewriter
 from hlo_passes.passes.small import evaluated_exactly
+
+_MUCH = 4
+"""A tensor of which one in so many elements is updated is gone over as a whole: that takes less than updates in place."""
 
 
 @dataclass(frozen=True)
 class RegularGathers(LocalPass):
-    """Slice where the indices of a gather are constants plus multiples of their places.
+    """Slice where the indices of a gather are constants plus multiples of their places; pad and add where a scatter's are.
 
-    Windows that overlap are joined of at most ``most_pieces`` slices each; indices have at most ``max_elements`` elements and
-    are made by at most ``max_steps`` operations.
+    Sums into a tensor stay where they reach little of it, unless it is the same everywhere. Windows that overlap are joined of
+    at most ``most_pieces`` slices each; indices have at most ``max_elements`` elements and are made by at most ``max_steps``
+    operations.
     """
 
     name: ClassVar[str] = "regular-gathers"
@@ -47,62 +55,106 @@ class RegularGathers(LocalPass):
     max_steps: int = 64
 
     def change(self, computation: Computation) -> Computation:
-        """Return the computation with slices instead of such gathers; itself when there are none."""
-        return Rewriter(computation, {Gather: (self._slice,)}).run()
+        """Return the computation with slices, and pads, instead of such lookups and sums; itself when it has none."""
+        return Rewriter(computation, {Gather: (self._slice,), Scatter: (self._add,)}).run()
 
     def _slice(self, instruction: Instruction, rewriter: Rewriter) -> Value | None:
-        op, (table, indices) = instruction.op, instruction.operands
+        """Read a table along lines."""
+        op, (table, indices), result = instruction.op, instruction.operands, instruction.result.type
         assert isinstance(op, Gather)
         n = op.dimension_numbers
-        if n.operand_batching_dims or 0 in instruction.result.type.shape or table.type.is_complex:
+        if n.operand_batching_dims or 0 in result.shape or table.type.is_complex:
             return None
         starts = self._known(indices, rewriter)
         if starts is None:
             return None
-        starts = np.moveaxis(
-            starts.reshape(_with_vectors(starts.shape, n.index_vector_dim)), n.index_vector_dim, 0
-        )
-        axes = {axis: _Line(0, {}) for axis in range(table.type.rank)}
-        read: set[int] = set()
-        for axis, start in zip(n.start_index_map, starts, strict=True):
-            line = _line(np.clip(start, 0, table.type.shape[axis] - op.slice_sizes[axis]))
-            if line is None or not read.isdisjoint(line.steps):
-                return None
-            read.update(line.steps)
-            axes[axis] = line
-        return self._unfolded(instruction, axes, rewriter)
-
-    def _unfolded(self, instruction: Instruction, axes: dict[int, _Line], rewriter: Rewriter) -> Value | None:
-        """Read a table along lines; None where windows overlap too much."""
-        op, (table, _), result = instruction.op, instruction.operands, instruction.result.type
-        assert isinstance(op, Gather)
-        n = op.dimension_numbers
-        lookups = [d for d in range(result.rank) if d not in n.offset_dims]
+        lines: dict[int, _Line | None] = {axis: _Line(0, {}) for axis in range(table.type.rank)}
+        for axis, start in zip(n.start_index_map, _components(starts, n.index_vector_dim), strict=True):
+            lines[axis] = _line(np.clip(start, 0, table.type.shape[axis] - op.slice_sizes[axis]))
         offsets = iter(n.offset_dims)
-        of_axis = {axis: None if axis in n.collapsed_slice_dims else next(offsets) for axis in axes}
-        starts, found, reverse = dict[int, int](), dict[int, list[_Dim]](), list[int]()
-        for axis, line in axes.items():
-            starts[axis], found[axis] = line.start, []
-            for k, step in line.steps.items():
-                size = result.shape[lookups[k]]
-                if step < 0:
-                    starts[axis] += step * (size - 1)
-                    reverse.append(lookups[k])
-                found[axis].append(_Dim(lookups[k], abs(step), size))
-            offset = of_axis[axis]
-            if offset is not None and op.slice_sizes[axis] > 1:
-                found[axis].append(_Dim(offset, 1, op.slice_sizes[axis]))
-            found[axis].sort(key=lambda dim: (-dim.step, -dim.size))
-        if any(_pieces(dims[k:]) > self.most_pieces for dims in found.values() for k in range(len(dims))):
+        windows = {axis: next(offsets) for axis in lines if axis not in n.collapsed_slice_dims}
+        places = [d for d in range(result.rank) if d not in n.offset_dims]
+        layout = self._layout(lines, windows, places, result.shape)
+        if layout is None:
             return None
-        x, dims = table, list[int]()
-        for axis in reversed(axes):
-            x = _along(x, axis, starts[axis], found[axis], rewriter)
-            dims = [dim.number for dim in found[axis]] + dims
-        order = sorted(range(len(dims)), key=lambda place: dims[place])
+        x = table
+        for axis in reversed(lines):
+            x = _along(x, axis, layout.starts[axis], layout.dims[axis], rewriter)
+        order = sorted(range(len(layout.numbers)), key=lambda place: layout.numbers[place])
         x = rewriter.emit(Transpose(tuple(order)), x)
-        x = rewriter.emit(BroadcastInDim(result.shape, tuple(sorted(dims))), x)
-        return rewriter.emit(Reverse(tuple(sorted(reverse))), x) if reverse else x
+        x = rewriter.emit(BroadcastInDim(result.shape, tuple(sorted(layout.numbers))), x)
+        return rewriter.emit(Reverse(layout.reverse), x) if layout.reverse else x
+
+    def _add(self, instruction: Instruction, rewriter: Rewriter) -> Value | None:
+        """Add, or subtract, updates along lines."""
+        op = instruction.op
+        assert isinstance(op, Scatter)
+        n, kind = op.dimension_numbers, update_kind(instruction.regions[0])
+        if len(instruction.operands) != 3 or n.input_batching_dims or kind not in ("add", "sub"):
+            return None
+        x, indices, updates = instruction.operands
+        if x.type.is_bool or x.type.is_complex or not updates.type.size:
+            return None
+        if not _is_alike(x, rewriter) and _MUCH * updates.type.size < x.type.size:
+            return None
+        starts = self._known(indices, rewriter)
+        if starts is None:
+            return None
+        lines: dict[int, _Line | None] = {axis: _Line(0, {}) for axis in range(x.type.rank)}
+        components = _components(starts, n.index_vector_dim)
+        for axis, start in zip(n.scatter_dims_to_operand_dims, components, strict=True):
+            lines[axis] = _line(start)
+        numbers = iter(n.update_window_dims)
+        windows = {axis: next(numbers) for axis in lines if axis not in n.inserted_window_dims}
+        shape = updates.type.shape
+        places = [d for d in range(len(shape)) if d not in n.update_window_dims]
+        layout = self._layout(lines, windows, places, shape)
+        if layout is None or not layout.is_inside(x.type.shape):
+            return None  # what does not lie inside is left out
+        rest = [d for d in range(len(shape)) if d not in layout.numbers]
+        if any(shape[d] > 1 for d in rest):
+            return None  # several updates of one element
+        u = rewriter.emit(Reverse(layout.reverse), updates) if layout.reverse else updates
+        u = rewriter.emit(Transpose((*layout.numbers, *rest)), u)
+        u = rewriter.emit(Reshape(tuple(shape[d] for d in layout.numbers)), u)
+        zero = -0.0 if kind == "add" and x.type.is_inexact else 0
+        for axis, size in enumerate(x.type.shape):
+            u = _back(u, axis, layout.starts[axis], layout.dims[axis], size, zero, rewriter)
+        return rewriter.emit(Add() if kind == "add" else Subtract(), x, u)
+
+    def _layout(
+        self,
+        lines: Mapping[int, _Line | None],
+        windows: Mapping[int, int],
+        places: Sequence[int],
+        shape: Sequence[int],
+    ) -> _Layout | None:
+        """Return how lines and windows lie along a table's axes; None where they are no lines, or overlap too much.
+
+        Args:
+          lines: the indices of each axis.
+          windows: dimensions of a slice's elements, by axis.
+          places: dimensions of the indices, as they are numbered in ``shape``.
+          shape: of all slices together.
+        """
+        starts, dims, reverse = dict[int, int](), dict[int, list[_Dim]](), list[int]()
+        for axis, line in lines.items():
+            if line is None:
+                return None
+            starts[axis], dims[axis] = line.start, []
+            for k, step in line.steps.items():
+                number = places[k]
+                if step < 0:
+                    starts[axis] += step * (shape[number] - 1)
+                    reverse.append(number)
+                dims[axis].append(_Dim(number, abs(step), shape[number]))
+            if axis in windows and shape[windows[axis]] > 1:
+                dims[axis].append(_Dim(windows[axis], 1, shape[windows[axis]]))
+            dims[axis].sort(key=lambda dim: (-dim.step, -dim.size))
+            if any(_pieces(dims[axis][k:]) > self.most_pieces for k in range(len(dims[axis]))):
+                return None
+        layout = _Layout(starts, dims, tuple(sorted(reverse)))
+        return layout if len(set(layout.numbers)) == len(layout.numbers) else None
 
     def _known(self, value: Value, rewriter: Rewriter) -> np.ndarray | None:
         """Return the integers that a value is whatever the arguments are; None where that takes more to find out."""
@@ -156,9 +208,38 @@ class _Dim(NamedTuple):
     size: int
 
 
-def _with_vectors(shape: tuple[int, ...], vectors: int) -> tuple[int, ...]:
-    """Return the shape of indices with a dimension for their components, which is left out where it has one."""
-    return (*shape, 1) if vectors == len(shape) else shape
+class _Layout(NamedTuple):
+    """Where slices lie in a table: where they start, and their dimensions from the longest step to the shortest, by axis.
+
+    Dimensions in ``reverse`` go towards lower indices. Those of one element are in none.
+    """
+
+    starts: Mapping[int, int]
+    dims: Mapping[int, Sequence[_Dim]]
+    reverse: tuple[int, ...]
+
+    @property
+    def numbers(self) -> list[int]:
+        """All dimensions, axis by axis."""
+        return [dim.number for dims in self.dims.values() for dim in dims]
+
+    def is_inside(self, shape: Sequence[int]) -> bool:
+        """Whether all indices are those of elements."""
+        ends = {axis: sum(dim.step * (dim.size - 1) for dim in dims) for axis, dims in self.dims.items()}
+        return all(0 <= start and start + ends[axis] < shape[axis] for axis, start in self.starts.items())
+
+
+def _components(indices: np.ndarray, dimension: int) -> np.ndarray:
+    """Return index vectors component by component; their dimension is left out where they have one."""
+    shape = (*indices.shape, 1) if dimension == indices.ndim else indices.shape
+    return np.moveaxis(indices.reshape(shape), dimension, 0)
+
+
+def _is_alike(value: Value, rewriter: Rewriter) -> bool:
+    """Whether a value is one constant everywhere."""
+    while (made := rewriter.maker(value)) is not None and isinstance(made.op, BroadcastInDim):
+        (value,) = made.operands
+    return splat_element(value, rewriter) is not None
 
 
 def _line(indices: np.ndarray) -> _Line | None:
@@ -202,6 +283,39 @@ def _along(x: Value, axis: int, start: int, dims: Sequence[_Dim], rewriter: Rewr
     parts = [_cut(x, axis, piece, size, 1, rewriter) for piece in range(pieces)]
     x = parts[0] if len(parts) == 1 else rewriter.emit(Concatenate(axis + 1), *parts)
     return _along(x, axis + 1, 0, rest, rewriter)
+
+
+def _back(
+    u: Value, axis: int, start: int, dims: Sequence[_Dim], size: int, zero: float, rewriter: Rewriter
+) -> Value:
+    """Add up what ``_along`` would have read: put an axis of ``size`` in the place of dimensions."""
+
+    def pad(x: Value, axis: int, low: int, high: int, interior: int = 0) -> Value:
+        if (low, high, interior) == (0, 0, 0):
+            return x
+        amounts = [
+            tuple(amount if d == axis else 0 for d in range(x.type.rank)) for amount in (low, high, interior)
+        ]
+        element = rewriter.emit(Constant.splat(zero, x.type.with_shape(())))
+        return rewriter.emit(Pad(amounts[0], amounts[1], amounts[2]), x, element)
+
+    if not dims:
+        u = rewriter.emit(Reshape((*u.type.shape[:axis], 1, *u.type.shape[axis:])), u)
+        return pad(u, axis, start, size - start - 1)
+    (_, step, count), rest = dims[0], dims[1:]
+    if not rest:
+        return pad(u, axis, start, size - start - (count - 1) * step - 1, step - 1)
+    pieces = _pieces(dims)
+    u = _back(u, axis + 1, 0, rest, pieces * step, zero, rewriter)
+    parts = [
+        pad(_cut(u, axis + 1, piece * step, step, 1, rewriter), axis, piece, pieces - 1 - piece)
+        for piece in range(pieces)
+    ]
+    u = functools.reduce(lambda one, other: rewriter.emit(Add(), one, other), parts)
+    rows = (count + pieces - 1) * step
+    u = rewriter.emit(Reshape((*u.type.shape[:axis], rows, *u.type.shape[axis + 2 :])), u)
+    there = min(rows, size - start)
+    return pad(_cut(u, axis, 0, there, 1, rewriter), axis, start, size - start - there)
 
 
 def _cut(x: Value, axis: int, start: int, count: int, step: int, rewriter: Rewriter) -> Value:
