@@ -75,7 +75,7 @@ SUMS = {
     "gradient of rows": jax.grad(lambda x: jnp.sum(x.reshape(20, 10)[jnp.arange(6)] ** 3)),
     "gradient of windows": jax.grad(lambda x: jnp.sum(x[frames(190, 1, 5)] ** 3)),
     "gradient of patches": jax.grad(
-        lambda x: jnp.sum(PLANES["patches"](jnp.resize(x, 720).reshape(12, 20, 3)) ** 3)
+        lambda x: jnp.sum(PLANES["patches"](jnp.resize(x, (720,)).reshape(12, 20, 3)) ** 3)
     ),
     "gradient of three levels": jax.grad(lambda x: jnp.sum(REGULAR["three levels"](x) ** 3)),
 }
