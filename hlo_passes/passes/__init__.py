@@ -37,14 +37,17 @@ from hlo_passes.passes.pipeline import (
     optimize,
     run_pipeline,
 )
+from hlo_passes.passes.powers import Powers
 from hlo_passes.passes.precompute import Precompute
 from hlo_passes.passes.recover import RecoverNetworks
+from hlo_passes.passes.regular_gathers import RegularGathers
 from hlo_passes.passes.rematerialize import Rematerialize
 from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.scatter_reductions import ScatterReductions
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
 from hlo_passes.passes.sparse_sums import AddSparseSums
+from hlo_passes.passes.tabulate import Tabulate
 from hlo_passes.passes.take_apart import TakeApart
 from hlo_passes.passes.undefined import FoldNan
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
@@ -82,12 +85,15 @@ __all__ = [
     "PassTiming",
     "Pipeline",
     "PipelineRun",
+    "Powers",
     "Precompute",
     "RecoverNetworks",
+    "RegularGathers",
     "Rematerialize",
     "Row",
     "ScatterReductions",
     "Schedule",
+    "Tabulate",
     "TakeApart",
     "Uneven",
     "UnknownPass",

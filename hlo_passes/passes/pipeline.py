@@ -18,7 +18,8 @@ from hlo_passes.passes.base import LocalPass, Pass, find_pass, map_module
 from hlo_passes.passes.errors import BrokenPass, InvalidPipeline, NoFixpoint
 
 DEFAULT_PIPELINE = (
-    "expand,inline,scatter-reductions,expand-fft,legalize-complex,dce,recover-networks,precompute,dce,rematerialize,dce,outline-repeats,"
+    "expand,inline,scatter-reductions,expand-fft,legalize-complex,dce,recover-networks,precompute,powers,tabulate,"
+    "regular-gathers,dce,rematerialize,dce,outline-repeats,"
     "fix(canonicalize,fold-constants,windows,while-to-repeat,hoist,cse,dce),fold-nan,add-sparse-sums,dce,"
     "join-collectives,inline{max-ops=0,pointwise=true},dce,take-apart,cse,dce,fuse,outline,"
     "inline{max-ops=0,pointwise=true,most-added=64},dce,fix(schedule,multi-output-fusion)"

@@ -26,6 +26,7 @@ from hlo_passes.ops.elementwise import (
     Sine,
     Tan,
 )
+from hlo_passes.ops.indexing import DynamicSlice
 from hlo_passes.passes.base import Pass, map_control_regions
 
 COSTLY: tuple[type[Op], ...] = (Atan2, Cosine, Power, Sine, Tan)
@@ -52,7 +53,7 @@ class Precompute(Pass):
         def change(computation: Computation) -> Computation:
             nonlocal left
             instructions = tuple(map_control_regions(each, change) for each in computation.instructions)
-            found = _costly(computation, left)
+            found = outermost_costly(computation, fixed_values(computation, (), left), left)
             left -= sum(each.result.type.size for each in found)
             values = dict(zip((each.result for each in found), _evaluated(computation, found), strict=True))
             instructions = tuple(_replaced(each, values) for each in instructions)
@@ -73,12 +74,8 @@ def _replaced(instruction: Instruction, values: dict[Value, np.ndarray]) -> Inst
     return dataclasses.replace(instruction, op=constant, operands=())
 
 
-def _costly(computation: Computation, most: int) -> list[Instruction]:
-    """Return the costly functions whose values are the same on every run, those that only others of them read left out."""
-    fixed: set[Value] = set()
-    for instruction in computation.instructions:
-        if _is_fixed(instruction, fixed, most):
-            fixed.update(instruction.results)
+def outermost_costly(computation: Computation, fixed: set[Value], most: int) -> list[Instruction]:
+    """Return the costly functions among fixed values, those that only others of them read left out; ``most`` elements."""
     read = set(computation.results)
     found: list[Instruction] = []
     for instruction in reversed(computation.instructions):
@@ -95,11 +92,20 @@ def _costly(computation: Computation, most: int) -> list[Instruction]:
     return found[::-1]
 
 
+def fixed_values(computation: Computation, given: Sequence[Value], most: int) -> set[Value]:
+    """Return what a computation makes of constants and of what is given, arrays of at most so many numbers each."""
+    fixed = set(given)
+    for instruction in computation.instructions:
+        if _is_fixed(instruction, fixed, most):
+            fixed.update(instruction.results)
+    return fixed
+
+
 def _is_fixed(instruction: Instruction, fixed: set[Value], most: int) -> bool:
     """Return whether an instruction makes one array of numbers, at most so many, of what is fixed itself."""
     if isinstance(instruction.op, Constant):
         return True
-    if not isinstance(instruction.op, (Elementwise, DataMovement, DotGeneral, Iota)) or instruction.regions:
+    if not isinstance(instruction.op, _FIXED) or instruction.regions:
         return False
     if len(instruction.results) != 1 or instruction.result.type.size > most:
         return False
@@ -108,6 +114,7 @@ def _is_fixed(instruction: Instruction, fixed: set[Value], most: int) -> bool:
     return is_plain and fixed.issuperset(instruction.operands)
 
 
+_FIXED = (Elementwise, DataMovement, DotGeneral, DynamicSlice, Iota)
 _PLAIN = frozenset(("bool", "float16", "bfloat16", "float32", "float64")) | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }

@@ -121,6 +121,23 @@ def _squeezed(params: Params, given: np.ndarray) -> np.ndarray:
     return given.reshape([n for d, n in enumerate(given.shape) if d not in params["dimensions"]])
 
 
+def _concatenated(params: Params, *given: np.ndarray) -> np.ndarray:
+    return np.concatenate(given, params["dimension"])
+
+
+def _counted(params: Params) -> np.ndarray | None:
+    """Return indices along a dimension."""
+    shape: tuple[int, ...] = params["shape"]
+    dtype: np.dtype[Any] = np.dtype(params["dtype"])
+    if dtype.kind not in "iu":
+        return None
+    dimension: int = params["dimension"]
+    places = [1] * len(shape)
+    places[dimension] = shape[dimension]
+    along = np.arange(shape[dimension], dtype=np.int64).astype(dtype)
+    return np.broadcast_to(along.reshape(places), shape)
+
+
 def _transposed(params: Params, given: np.ndarray) -> np.ndarray:
     return given.transpose(params["permutation"])
 
@@ -129,10 +146,12 @@ _RULES: dict[str, _Rule] = {
     "add": _on_integers(np.add),
     "and": _on_integers(np.bitwise_and),
     "broadcast_in_dim": _broadcast,
+    "concatenate": _concatenated,
     "convert_element_type": _converted,
     "eq": _on_integers(np.equal),
     "ge": _on_integers(np.greater_equal),
     "gt": _on_integers(np.greater),
+    "iota": _counted,
     "le": _on_integers(np.less_equal),
     "lt": _on_integers(np.less),
     "max": _on_integers(np.maximum),

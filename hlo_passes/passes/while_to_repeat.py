@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -42,8 +42,22 @@ class _Test(NamedTuple):
     bound: int
 
 
-def _to_repeat(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
-    assert isinstance(instruction.op, While)
+class Counted(NamedTuple):
+    """A loop that runs its body ``trips`` times; its parameter at ``position`` is ``start + step * number`` of the round."""
+
+    position: int
+    start: int
+    step: int
+    trips: int
+
+
+def counted(instruction: Instruction, constant: Callable[[Value], Constant | None]) -> Counted | None:
+    """Return how a ``while`` counts, or None where that is not known.
+
+    Args:
+      instruction: the loop.
+      constant: which constant an operand of it is, or None.
+    """
     condition, body = instruction.regions
     test = None if condition.has_effect else _test(condition)
     if test is None or test.parameter.type.rank or not test.parameter.type.is_integer:
@@ -51,14 +65,20 @@ def _to_repeat(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] 
     position = condition.parameters.index(test.parameter)
     if position >= len(body.results):  # an invariant: the loop never ends or never starts
         return None
-    start, step = rewriter.constant(instruction.operands[position]), _step(body, position)
+    start, step = constant(instruction.operands[position]), _step(body, position)
     if start is None or step is None:
         return None
-    limits = np.iinfo(test.parameter.type.np_dtype)
-    count = trip_count(int(start.value[()]), step, test.direction, test.bound, (limits.min, limits.max))
-    if count is None:
+    limits, first = np.iinfo(test.parameter.type.np_dtype), int(start.value[()])
+    trips = trip_count(first, step, test.direction, test.bound, (limits.min, limits.max))
+    return None if trips is None else Counted(position, first, step, trips)
+
+
+def _to_repeat(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
+    assert isinstance(instruction.op, While)
+    loop = counted(instruction, rewriter.constant)
+    if loop is None:
         return None
-    op = Repeat(count, instruction.op.invariants)
+    op = Repeat(loop.trips, instruction.op.invariants)
     return rewriter.emit_all(op, instruction.operands, (body_of(instruction),))
 
 

@@ -1,0 +1,183 @@
+"""Lookups at known regular indices are slices; irregular ones, and those of arguments, stay."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+import ipuxla
+from hlo_passes.ir import evaluate_module, print_module
+from hlo_passes.passes import optimize
+from ipuxla.frontend.importer import import_stablehlo
+
+SIGNAL = np.arange(200, dtype=np.float32) + 1
+TABLE = np.arange(12 * 20 * 3, dtype=np.float32).reshape(12, 20, 3)
+
+
+def optimized(function, *arguments):
+    return optimize(import_stablehlo(jax.jit(function).lower(*arguments).compiler_ir("stablehlo")))
+
+
+def frames(count, hop, length, start=0):
+    return start + hop * jnp.arange(count)[:, None] + jnp.arange(length)
+
+
+REGULAR = {
+    "frames that overlap": lambda x: x[frames(8, 16, 40)],
+    "up to the last element": lambda x: x[frames(9, 20, 40)],
+    "frames apart": lambda x: x[frames(5, 30, 10, start=7)],
+    "a window around every element": lambda x: x[frames(190, 1, 5)],
+    "windows of every other element": lambda x: x[4 * jnp.arange(9)[:, None] + 2 * jnp.arange(6)],
+    "three levels": lambda x: x[
+        50 * jnp.arange(3)[:, None, None] + 8 * jnp.arange(4)[:, None] + 2 * jnp.arange(3)
+    ],
+    "every third": lambda x: x[jnp.arange(0, 200, 3)],
+    "backwards": lambda x: x[jnp.arange(199, -1, -2)],
+    "rows backwards": lambda x: x[90 - 10 * jnp.arange(6)[:, None] + jnp.arange(4)],
+    "transposed": lambda x: x[frames(8, 16, 8).T],
+    "one element many times": lambda x: x[jnp.full((3, 2), 5)],
+    "indices below zero": lambda x: x[jnp.arange(-8, 0)],
+    "beyond the end": lambda x: x.at[jnp.arange(250, 258)].get(mode="clip"),
+}
+PLANES = {
+    "rows and columns": lambda x: x[jnp.arange(0, 12, 3)[:, None], jnp.arange(5)[None] * 4],
+    "patches": lambda x: x[
+        (jnp.arange(10)[:, None] + jnp.arange(3))[:, :, None, None],
+        (jnp.arange(18)[:, None] + jnp.arange(3))[None, None],
+    ],
+    "columns": lambda x: x[:, jnp.arange(1, 20, 2)],
+    "taken": lambda x: jnp.take(x, jnp.arange(6) * 2, axis=0, mode="clip"),
+    "windows by slices": lambda x: jax.vmap(lambda i: lax.dynamic_slice(x, (i, 2, 0), (4, 5, 3)))(
+        2 * jnp.arange(5)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REGULAR | PLANES)
+def test_regular_indices_are_slices(name: str) -> None:
+    function, x = (REGULAR[name], SIGNAL) if name in REGULAR else (PLANES[name], TABLE)
+    done = optimized(function, x)
+    assert "stablehlo.gather" not in print_module(done)
+    np.testing.assert_array_equal(evaluate_module(done, x)[0], jax.jit(function)(x))
+
+
+SUMS = {
+    "frames that overlap": lambda x: jnp.zeros(200).at[frames(8, 16, 40)].add(jnp.tile(x[:40], (8, 1))),
+    "up to the last element": lambda x: x.at[frames(9, 20, 40)].add(jnp.ones((9, 40))),
+    "less": lambda x: x.at[frames(9, 20, 10)].subtract(jnp.ones((9, 10))),
+    "every third": lambda x: x.at[jnp.arange(1, 200, 3)].add(x[:67]),
+    "backwards": lambda x: x.at[jnp.arange(199, -1, -2)].add(x[:100]),
+    "gradient of rows": jax.grad(lambda x: jnp.sum(x.reshape(20, 10)[jnp.arange(6)] ** 3)),
+    "gradient of windows": jax.grad(lambda x: jnp.sum(x[frames(190, 1, 5)] ** 3)),
+    "gradient of patches": jax.grad(
+        lambda x: jnp.sum(PLANES["patches"](jnp.resize(x, (720,)).reshape(12, 20, 3)) ** 3)
+    ),
+    "gradient of three levels": jax.grad(lambda x: jnp.sum(REGULAR["three levels"](x) ** 3)),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_at_regular_indices_are_pads(name: str) -> None:
+    x = (SIGNAL % 7).astype(np.float32)[:600] if "patches" in name else SIGNAL % 7
+    done = optimized(SUMS[name], x)
+    assert "stablehlo.scatter" not in print_module(done)
+    np.testing.assert_array_equal(evaluate_module(done, x)[0], jax.jit(SUMS[name])(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.at[jnp.arange(190, 210)].add(1.0),
+        lambda x: x.at[jnp.arange(-230, -190)].add(1.0),
+        lambda x: x.at[jnp.full(7, 3)].add(x[:7]),
+        lambda x: x.at[jnp.arange(5)].add(1.0),
+        lambda x: x.at[jnp.arange(0, 200, 3)].max(5.0),
+    ],
+    ids=["beyond the end", "before the start", "one element", "few elements", "a maximum"],
+)
+def test_other_updates_stay(function) -> None:
+    done = optimized(function, SIGNAL)
+    assert "stablehlo.scatter" in print_module(done)
+    np.testing.assert_array_equal(evaluate_module(done, SIGNAL)[0], jax.jit(function)(SIGNAL))
+
+
+def test_signed_zeros_of_untouched_elements() -> None:
+    def add(x):
+        return x.at[jnp.arange(0, 200, 2)].add(1.0)
+
+    x = np.full(200, -0.0, np.float32)
+    got = np.asarray(evaluate_module(optimized(add, x), x)[0])
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(jax.jit(add)(x)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[jnp.asarray([0, 1, 2, 4, 8, 16])],
+        lambda x: x[jnp.arange(20) ** 2 // 2],
+        lambda x: x[frames(100, 1, 64)],
+        lambda x: x[x[:5].astype(int)],
+        lambda x: x[:196].reshape(14, 14)[jnp.arange(14), jnp.arange(14)],
+    ],
+    ids=["listed", "squares", "windows of many slices", "an argument's", "a diagonal"],
+)
+def test_others_stay(function) -> None:
+    done = optimized(function, SIGNAL)
+    assert "stablehlo.gather" in print_module(done)
+    np.testing.assert_array_equal(evaluate_module(done, SIGNAL)[0], jax.jit(function)(SIGNAL))
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_random_lines(data: st.DataObject) -> None:
+    """Indices of one to three dimensions with any steps, clipped where they leave the table."""
+    sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    steps = [data.draw(st.integers(-9, 9)) for _ in sizes]
+    start, window = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 4))
+    indices = start + sum(
+        step * np.arange(size).reshape([-1 if d == k else 1 for d in range(len(sizes))])
+        for k, (step, size) in enumerate(zip(steps, sizes, strict=True))
+    )
+    shape = jax.ShapeDtypeStruct((41, 2), np.int32)
+
+    def function(x):
+        def at(i):
+            return lax.dynamic_slice(x, (i, 0), (window, 2))
+
+        for _ in sizes:
+            at = jax.vmap(at)
+        return at(jnp.asarray(indices, jnp.int32))
+
+    x = np.arange(82, dtype=np.int32).reshape(shape.shape)
+    np.testing.assert_array_equal(evaluate_module(optimized(function, x), x)[0], jax.jit(function)(x))
+
+    back = jax.grad(lambda x: jnp.sum(function(x) ** 2))
+    x = x.astype(np.float32)
+    np.testing.assert_array_equal(evaluate_module(optimized(back, x), x)[0], jax.jit(back)(x))
+
+
+def test_engines_gradients_and_cycles() -> None:
+    def spectrum(x):
+        return jnp.sum(jnp.abs(x[frames(8, 16, 40)] * jnp.hanning(40)) ** 2.0, -1)
+
+    def both(x):
+        return spectrum(x), jax.grad(lambda x: jnp.sum(spectrum(x)))(x)
+
+    target = ipuxla.Target.named("gc200").replace(num_tiles=8)
+    for engine in ("fast", "literal"):
+        compiled = ipuxla.jit(both, target=target, engine=engine).lower(SIGNAL).compile()
+        for one, other in zip(compiled(SIGNAL), jax.jit(both)(SIGNAL), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
+    compiled.certify()
+    signal = jax.ShapeDtypeStruct((160_000,), np.float32)
+    whole = ipuxla.jit(lambda x: x[frames(998, 160, 400)], target="gc200").lower(signal).compile()
+    assert whole.cost_analysis()["cycles"] < 10_000
+    assert whole.memory_analysis()["peak_bytes"] < 20_000
+    back = ipuxla.jit(lambda x: jnp.zeros(160_000).at[frames(998, 160, 400)].add(x), target="gc200")
+    pieces = jax.ShapeDtypeStruct((998, 400), np.float32)
+    assert back.lower(pieces).compile().cost_analysis()["cycles"] < 10_000
