@@ -25,7 +25,7 @@ from tests.control_programs import control_programs
 from tests.draws import forget_constants_of_modules
 from tests.further_steps import FURTHER
 from tests.fuzz.checks import check_program, described
-from tests.fuzz.together import take_little_scratch
+from tests.fuzz.together import collect_seldom, take_little_scratch
 from tests.hostile import executables, modules
 from tests.programs import ALL_FLOATS, ALL_TYPES, random_programs, with_smooth_results
 from tiles.errors import InvalidExecutable, OutOfTileMemory
@@ -114,6 +114,7 @@ def run_chunk(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool = False
     signal.signal(signal.SIGVTALRM, _stop)
     forget_constants_of_modules()
     take_little_scratch()
+    collect_seldom()
     if kind in ("modules", "executables"):
         return _hostile(kind, seed)
     with jax.enable_x64(kind == "programs"):
