@@ -117,7 +117,7 @@ def _whole_forms(engine: LiteralEngine, group: VertexGroup) -> Iterator[Form]:
     """Yield what the literal engine calls for a group."""
     variables, dtypes = engine.executable.variables, tuple(engine.operand_dtypes(group))
     shapes = [variables[operand.variable].shape for operand in group.operands]
-    key = group.codelet, group.form, kept_splits(group), dtypes
+    key = group.codelet, group.form, kept_splits(group), tuple(shapes), dtypes
 
     def function() -> Callable[..., Any]:
         return _in_arithmetic(key, whole_form(group, dtypes, FLOAT), shapes, dtypes, engine.arithmetic)
