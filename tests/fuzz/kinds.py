@@ -31,7 +31,7 @@ from tests.programs import ALL_FLOATS, ALL_TYPES, random_programs, with_smooth_r
 from tiles.errors import InvalidExecutable, OutOfTileMemory
 from tiles.target import Target
 
-CHUNK = 60
+CHUNK = 30
 """Programs that a process draws before it forgets what JAX compiled for them."""
 HOSTILE_CHUNK = 400
 """Modules or executables of a process."""
