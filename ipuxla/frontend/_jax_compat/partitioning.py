@@ -20,6 +20,8 @@ from jax._src.lib import _jax as _jaxlib
 from jax._src.lib import xla_client as _xla_client
 from jaxlib import _hlo as _hlo_bindings  # pyright: ignore[reportAttributeAccessIssue]
 
+from ipuxla.frontend._jax_compat.walking import operations
+
 MAX_DEVICES = 2048
 """The most devices for which XLA's CPU client partitions (jaxlib 0.10.2: 4,096 are refused)."""
 
@@ -142,17 +144,14 @@ def _groups_along(devices: np.ndarray, sizes: dict[str, int], wanted: str) -> np
 def _write_groups(module: Any, groups: dict[int, np.ndarray]) -> None:
     """Write groups as tables into the collectives of a module, by channel."""
     ir = _mlir.ir
-
-    def visit(op: Any) -> Any:
-        if "channel_handle" in op.attributes and "replica_groups" in op.attributes:
-            channel = int(re.findall(r"handle = (\d+)", str(op.attributes["channel_handle"]))[0])
-            if channel in groups:
-                op.attributes["replica_groups"] = ir.DenseIntElementsAttr.get(groups[channel])  # pyright: ignore
-        return ir.WalkResult.ADVANCE
-
-    if groups:
-        with module.context:
-            module.operation.walk(visit)
+    if not groups:
+        return
+    with module.context:
+        for op in operations(module):
+            if "channel_handle" in op.attributes and "replica_groups" in op.attributes:
+                channel = int(re.findall(r"handle = (\d+)", str(op.attributes["channel_handle"]))[0])
+                if channel in groups:
+                    op.attributes["replica_groups"] = ir.DenseIntElementsAttr.get(groups[channel])  # pyright: ignore
 
 
 _PARTITIONED = re.compile(r"after_spmd-partitioning.*\.hlo\.pb$")
