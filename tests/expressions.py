@@ -9,25 +9,24 @@ import jax
 import numpy as np
 
 from hlo_passes.ir import OPS, Computation, dtype_name, evaluate_computation
-from hlo_passes.passes import ParameterMap, expression
+from hlo_passes.passes import ParameterMap, expressions
 
 
-def evaluate_expression(region: Computation, arrays: Sequence[Any]) -> np.ndarray:
-    """Return the result of an injective computation, from its rows and maps at every point of its domain."""
-    rows, maps = expression(region)
+def evaluate_expression(region: Computation, arrays: Sequence[Any]) -> list[np.ndarray]:
+    """Return the results of an injective computation, from its rows and maps at every point of its domain."""
+    rows, maps, outputs = expressions(region)
     domain = region.results[0].type.shape
     with jax.enable_x64(True):
         values = [_read(np.asarray(arrays[m.parameter]), m, domain) for m in maps]
         for row in rows:
             values.append(_row(row.function, [values[k] for k in row.arguments], row.attributes, domain))
-    return values[-1]
+    return [values[k] for k in outputs]
 
 
-def evaluate_region(region: Computation, arrays: Sequence[Any]) -> np.ndarray:
-    """Return the result of a computation, evaluated operation by operation."""
+def evaluate_region(region: Computation, arrays: Sequence[Any]) -> list[np.ndarray]:
+    """Return the results of a computation, evaluated operation by operation."""
     with jax.enable_x64(True):
-        (result,) = evaluate_computation(region, *map(jax.numpy.asarray, arrays))
-        return np.asarray(result)
+        return [np.asarray(x) for x in evaluate_computation(region, *map(jax.numpy.asarray, arrays))]
 
 
 def _read(array: np.ndarray, m: ParameterMap, domain: tuple[int, ...]) -> np.ndarray:

@@ -37,10 +37,12 @@ def check_fusions(module: Module, max_ops: int = 4 * Fuse().max_ops) -> int:
 def check_fusion(fusion: Instruction, max_ops: int) -> None:
     assert isinstance(fusion.op, Fusion)
     (region,) = fusion.regions
-    (root,) = region.results
+    root = region.results[0]
+    assert len(region.results) == 1 or fusion.op.kind == "loop"
+    assert {result.type.shape for result in region.results} == {root.type.shape}
     assert 1 < len(region.instructions) <= max_ops + 1
     last = region.producers[root]
-    read = {v for i in region.instructions for v in i.operands} | {root}
+    read = {v for i in region.instructions for v in i.operands} | set(region.results)
     assert read.issuperset(region.parameters), "a parameter that nothing reads"
     special = [
         i

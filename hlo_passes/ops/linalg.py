@@ -29,6 +29,15 @@ def _require_square(op: Op, tag: str, a: TensorType) -> None:
     op.require(tag, square, lambda: f"expected square matrices, got {a}")
 
 
+def _float_matrices(op: Op, operands: Sequence[TensorType]) -> TensorType:
+    """Return the type of the only operand: matrices of f32."""
+    op.require_arity(operands, 1)
+    (a,) = operands
+    op.require("I1", a.dtype == "f32", lambda: f"expected f32, got {a}")
+    op.require("C1", a.rank >= 2, lambda: f"expected at least 2 dimensions, got {a}")
+    return a
+
+
 def _wide(x: Array) -> Array:
     """Return floats of fewer than 32 bits as float32, in which they are computed with."""
     return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
@@ -96,10 +105,7 @@ class Lu(Op):
 
     def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type, and that of a number for each row twice."""
-        self.require_arity(operands, 1)
-        (a,) = operands
-        self.require("I1", a.dtype == "f32", lambda: f"expected f32, got {a}")
-        self.require("C1", a.rank >= 2, lambda: f"expected at least 2 dimensions, got {a}")
+        a = _float_matrices(self, operands)
         _require_square(self, "C2", a)
         rows = TensorType(a.shape[:-1], "i32")
         return a, rows, rows
@@ -151,10 +157,7 @@ class Qr(Op):
 
     def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type, and that of a number for each column."""
-        self.require_arity(operands, 1)
-        (a,) = operands
-        self.require("I1", a.dtype == "f32", lambda: f"expected f32, got {a}")
-        self.require("C1", a.rank >= 2, lambda: f"expected at least 2 dimensions, got {a}")
+        a = _float_matrices(self, operands)
         self.require("C2", a.shape[-2] >= a.shape[-1], lambda: f"fewer rows than columns in {a}")
         return a, a.with_shape((*a.shape[:-2], a.shape[-1]))
 

@@ -24,9 +24,10 @@ from hlo_passes.passes.fold_constants import FoldConstants
 from hlo_passes.passes.fourier import ExpandFft
 from hlo_passes.passes.fuse import Fuse
 from hlo_passes.passes.hoist import Hoist
-from hlo_passes.passes.indexing import ParameterMap, Row, expression, index_maps
+from hlo_passes.passes.indexing import ParameterMap, Row, expression, expressions, index_maps
 from hlo_passes.passes.inline import Flatten, Inline, inline_where
 from hlo_passes.passes.join_collectives import JoinCollectives
+from hlo_passes.passes.multi_output import MultiOutputFusion
 from hlo_passes.passes.outline import Outline
 from hlo_passes.passes.pipeline import (
     DEFAULT_PIPELINE,
@@ -70,6 +71,7 @@ __all__ = [
     "JoinCollectives",
     "LegalizeComplex",
     "LiveRange",
+    "MultiOutputFusion",
     "NoFixpoint",
     "NotAffine",
     "Outline",
@@ -92,6 +94,7 @@ __all__ = [
     "Windows",
     "analyze",
     "expression",
+    "expressions",
     "find_pass",
     "has_complex",
     "index_maps",

@@ -1,6 +1,6 @@
 """Fusion by the four categories: which operations one pass over the data computes together.
 
-Every fusion has one result. Kinds:
+Every fusion has one result here; ``multi-output-fusion`` joins some. Kinds:
 
 - ``loop``: injective operations; one expression over the result (``passes.indexing``).
 - ``input``: injective operations, then one single-operand reduction by a well-known combiner.

@@ -68,7 +68,7 @@ class Group:
       kind: ``loop``, ``input`` or ``output``.
       domain: shape of the root's result; of a reduction's operand.
       members: the operations, each with the index maps that it is read through.
-      size: how many rows the members are, as ``_weight`` counts them: one for each map.
+      size: how many rows the members are, as ``weight`` counts them: one for each map.
       repeated: how many of them other groups compute, too, for as many elements as a worker has.
       dot: the contraction of an ``output`` group.
       has_initial: whether a reduction's initial value is a neutral constant inside the group.
@@ -148,7 +148,7 @@ class Grouping:
             return False  # it is needed by itself
         alone = self._work_for(instruction)
         repeated = sum(alone * len(maps) * _elements_of_worker(group) for group, maps in use.groups.items())
-        if repeated * (len(use.groups) - 1) > _STEP * len(use.groups):
+        if repeated * (len(use.groups) - 1) > STEP * len(use.groups):
             return False
         return all(
             group.repeated + _repeated_work(instruction, group, maps) <= _MOST_REPEATED
@@ -157,22 +157,22 @@ class Grouping:
         )
 
     def _work_for(self, instruction: Instruction) -> float:
-        """Return what has to be computed for an instruction and for nothing else, as ``_weight`` counts it.
+        """Return what has to be computed for an instruction and for nothing else, as ``weight`` counts it.
 
         More than a step is not counted further; nor is what had better not be repeated, which is more than that.
         """
         found = {instruction}
         waiting = [(-self._numbers[p], p) for p in self._made_from(instruction)]
         heapq.heapify(waiting)
-        total = _weight(instruction)
-        while waiting and total <= _STEP:
+        total = weight(instruction)
+        while waiting and total <= STEP:
             _, made = heapq.heappop(waiting)
             if made in found or not self._readers[made.result] <= found:
                 continue
             if not (is_cheap(made) or self._is_repeatable(made)) or made.result.type.size > FEW:
                 return math.inf
             found.add(made)
-            total += 0 if self._is_repeatable(made) else _weight(made)
+            total += 0 if self._is_repeatable(made) else weight(made)
             for producer in self._made_from(made):
                 heapq.heappush(waiting, (-self._numbers[producer], producer))
         return total
@@ -216,7 +216,7 @@ class Grouping:
             group = Group(instruction, "loop", shape)
         self.groups[instruction] = group
         group.members[instruction] = [identity(group.domain)]
-        group.size = _weight(instruction)
+        group.size = weight(instruction)
         if isinstance(op, Reduce) and group.kind == "input":
             self._read(instruction.operands[0], group, group.members[instruction])
             self._read_initial(instruction, group)
@@ -232,7 +232,7 @@ class Grouping:
 
     def _join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> None:
         group.members[instruction] = maps
-        group.size += len(maps) * _weight(instruction)
+        group.size += len(maps) * weight(instruction)
         if isinstance(instruction.op, DotGeneral):
             group.kind, group.dot = "output", instruction
             for value in instruction.operands:
@@ -283,8 +283,9 @@ class Grouping:
     def _may_join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> bool:
         op, type_ = instruction.op, instruction.result.type
         is_small = _points(group.domain) <= FEW
-        most = _OPERATION * self.max_ops * (_FEW_TIMES if is_small and _weight(instruction) < _ROUTINE else 1)
-        is_full = group.size + len(maps) * _weight(instruction) > most
+        is_small = is_few(group.domain)
+        most = OPERATION * self.max_ops * (_FEW_TIMES if is_small and weight(instruction) < ROUTINE else 1)
+        is_full = group.size + len(maps) * weight(instruction) > most
         is_free = isinstance(op, Constant) or (is_small and self._is_repeatable(instruction))
         if (is_full and not is_free) or not _has_points(group):  # constants cost nothing
             return False
@@ -303,7 +304,7 @@ class Grouping:
     def _is_cheap_to_join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> bool:
         """Whether an elementwise operation, joined, is not repeated and moves no more operands."""
         type_ = instruction.result.type
-        if _points(group.domain) <= FEW and type_.size <= FEW and is_cheap(instruction):
+        if is_few(group.domain) and type_.size <= FEW and is_cheap(instruction):
             return True
         if len(maps) * _points(group.domain) > type_.size:
             return False
@@ -339,8 +340,8 @@ FEW = 64
 """Elements of which each worker of a tile or two has a few: computing them again takes fewer cycles than reading them."""
 
 _WORKERS = 6
-_STEP = 96
-"""About as many cycles as a step takes at least, as ``_weight`` counts work."""
+STEP = 96
+"""About as many cycles as a step takes at least, as ``weight`` counts work."""
 
 _FEW_TIMES = 4
 """How many times as much a group of few elements may compute: a step more costs more than registers that are spilled."""
@@ -356,7 +357,7 @@ def _elements_of_worker(group: Group) -> int:
 
 def _repeated_work(instruction: Instruction, group: Group, maps: Collection[Axes]) -> int:
     """Return what an instruction adds to the work of a worker that computes some points of a group's domain."""
-    return len(maps) * _weight(instruction) * _elements_of_worker(group)
+    return len(maps) * weight(instruction) * _elements_of_worker(group)
 
 
 _CHEAP = (
@@ -371,7 +372,7 @@ def is_cheap(instruction: Instruction) -> bool:
 
 
 _WORD_TYPES = frozenset({"i1", "i8", "i16", "i32", "ui8", "ui16", "ui32"})
-_WORD, _OPERATION, _ROUTINE = 1, 4, 64
+_WORD, OPERATION, ROUTINE = 1, 4, 64
 """What an operation counts as: on words of integers it is an instruction or two, on floats several.
 
 Powers and remainders of floats are routines of hundreds: what holds many of them is no faster than a vertex for every
@@ -381,12 +382,12 @@ _DIVISIONS = (Divide, Remainder, Power)
 _ROUTINES = (Remainder, Power)
 
 
-def _weight(instruction: Instruction) -> int:
+def weight(instruction: Instruction) -> int:
     """Return what an operation adds to a group."""
     types = [value.type for value in (*instruction.operands, *instruction.results)]
     if all(type_.dtype in _WORD_TYPES for type_ in types):
-        return _OPERATION if isinstance(instruction.op, _DIVISIONS) else _WORD
-    return _ROUTINE if isinstance(instruction.op, _ROUTINES) else _OPERATION
+        return OPERATION if isinstance(instruction.op, _DIVISIONS) else _WORD
+    return ROUTINE if isinstance(instruction.op, _ROUTINES) else OPERATION
 
 
 def _is_simple(reduce: Instruction) -> bool:
@@ -394,6 +395,11 @@ def _is_simple(reduce: Instruction) -> bool:
     if len(reduce.operands) != 2 or simple_combiner(reduce.regions[0]) is None:
         return False
     return reduce.operands[0].type.dtype == reduce.result.type.dtype
+
+
+def is_few(domain: tuple[int, ...]) -> bool:
+    """Whether a domain has so few elements that each worker of a tile or two has a few."""
+    return _points(domain) <= FEW
 
 
 def _has_points(group: Group) -> bool:

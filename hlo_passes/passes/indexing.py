@@ -93,15 +93,31 @@ def expression(computation: Computation) -> tuple[tuple[Row, ...], tuple[Paramet
     Raises:
       NotAffine: an operation that is none of these, a pad of something computed or by something computed.
     """
+    (_,) = computation.results
+    rows, maps, _ = expressions(computation)
+    return rows, maps
+
+
+@functools.lru_cache(maxsize=4096)  # scheduling, joining and lowering ask the same of a fusion
+def expressions(
+    computation: Computation,
+) -> tuple[tuple[Row, ...], tuple[ParameterMap, ...], tuple[int, ...]]:
+    """Return an injective computation, the results of which have one shape, as rows over their domain.
+
+    Returns:
+      The rows and maps as ``expression`` does, and for each result the number of what gives it, as arguments are numbered.
+
+    Raises:
+      NotAffine: as ``expression`` does.
+    """
     found = _Expression(computation)
-    (result,) = computation.results
-    found.read(result, identity(result.type.shape))
-    return found.finish()
+    numbers = [found.read(result, identity(result.type.shape)) for result in computation.results]
+    return found.finish(numbers)
 
 
 def index_maps(computation: Computation) -> tuple[ParameterMap, ...]:
     """Return how an injective computation reads its parameters. Raises as ``expression`` does."""
-    return expression(computation)[1]
+    return expressions(computation)[1]
 
 
 def identity(shape: Sequence[int]) -> Axes:
@@ -187,14 +203,17 @@ class _Expression:
         """The position of each parameter."""
         return {value: number for number, value in enumerate(self.computation.parameters)}
 
-    def finish(self) -> tuple[tuple[Row, ...], tuple[ParameterMap, ...]]:
-        """Number the arguments: while collecting, maps count from -1 downwards and rows from 0 upwards."""
+    def finish(
+        self, results: Sequence[int]
+    ) -> tuple[tuple[Row, ...], tuple[ParameterMap, ...], tuple[int, ...]]:
+        """Number the arguments and results: while collecting, maps count from -1 downwards and rows from 0 upwards."""
         count = len(self.maps)
-        rows = [
-            row._replace(arguments=tuple(-1 - k if k < 0 else count + k for k in row.arguments))
-            for row in self.rows
-        ]
-        return tuple(rows), tuple(self.maps)
+
+        def numbered(places: Sequence[int]) -> tuple[int, ...]:
+            return tuple(-1 - k if k < 0 else count + k for k in places)
+
+        rows = [row._replace(arguments=numbered(row.arguments)) for row in self.rows]
+        return tuple(rows), tuple(self.maps), numbered(results)
 
     def read(self, value: Value, axes: Axes) -> int:
         """Return the number of the map or row that gives ``value`` at ``axes``, adding what it needs.

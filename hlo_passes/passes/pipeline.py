@@ -21,7 +21,7 @@ DEFAULT_PIPELINE = (
     "expand,inline,expand-fft,legalize-complex,dce,recover-networks,precompute,dce,rematerialize,dce,outline-repeats,"
     "fix(canonicalize,fold-constants,windows,while-to-repeat,hoist,cse,dce),fold-nan,add-sparse-sums,dce,"
     "join-collectives,inline{max-ops=0,pointwise=true},dce,take-apart,cse,dce,fuse,outline,"
-    "inline{max-ops=0,pointwise=true,most-added=64},dce,schedule"
+    "inline{max-ops=0,pointwise=true,most-added=64},dce,fix(schedule,multi-output-fusion)"
 )
 """What ``optimize`` runs unless told otherwise; this text is its only home."""
 

@@ -8,7 +8,7 @@ from hlo_passes.ir import Computation, FusionCategory, Instruction, Op, Value
 from hlo_passes.ir.op import OPS
 from hlo_passes.ops import Concatenate, Constant, DotGeneral, Fusion, Nonlinearity, Reduce, Reshape
 from hlo_passes.ops.reduction import simple_combiner
-from hlo_passes.passes.indexing import ParameterMap, expression
+from hlo_passes.passes.indexing import ParameterMap, expressions
 from ipuxla.lowering.contraction import place_dot
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of, lowers, where
@@ -26,12 +26,21 @@ def place_expression(
     lowering: Lowering, region: Computation, operands: list[Tensor], name: str, location: str
 ) -> Tensor:
     """Place an injective computation with one result as one Map over the result's domain."""
-    body, maps = _expression(region, operands)
-    result = region.results[0].type
-    dims = tuple(Dim(f"d{i}", size) for i, size in enumerate(result.shape))
-    form = OpForm(dims, tuple(m for _, m in maps), (identity_map(len(dims)),))
+    (placed,) = place_expressions(lowering, region, operands, name, location)
+    return placed
+
+
+def place_expressions(
+    lowering: Lowering, region: Computation, operands: list[Tensor], name: str, location: str
+) -> tuple[Tensor, ...]:
+    """Place an injective computation with results of one shape as one Map over their domain."""
+    body, maps, outputs = _expression(region, operands)
+    dims = tuple(Dim(f"d{i}", size) for i, size in enumerate(region.results[0].type.shape))
+    own = identity_map(len(dims))
+    form = OpForm(dims, tuple(m for _, m in maps), (own,) * len(outputs))
     dtypes = tuple(t.dtype for t, _ in maps)
-    codelet = Map(body, (_last(maps, body),), dtypes, (dtype_of(result),))
+    result_dtypes = tuple(dtype_of(result.type) for result in region.results)
+    codelet = Map(body, outputs, dtypes, result_dtypes)
     tensors = [t for t, _ in maps]
     neighbours = merged(form, [t.name for t in tensors], codelet)
     if neighbours is not None:
@@ -42,8 +51,8 @@ def place_expression(
         codelet,
         form,
         tensors,
-        (dtype_of(result),),
-    )[0]
+        result_dtypes,
+    )
 
 
 def place_reduction(
@@ -67,7 +76,7 @@ def place_reduction(
             try_="several reductions with one operation each",
         )
     assert isinstance(reduce.op, Reduce)
-    body, maps = _expression(region, operands)
+    body, maps, (value,) = _expression(region, operands)
     kinds = [
         REDUCTION if d in reduce.op.dimensions else "parallel"
         for d in range(len(region.results[0].type.shape))
@@ -79,7 +88,7 @@ def place_reduction(
     if dtype != dtype_of(
         region.results[0].type
     ):  # the combining function takes wider values than it is given
-        body = (*body, ("convert", (_last(maps, body),), (("dtype", dtype),)))
+        body = (*body, ("convert", (value,), (("dtype", dtype),)))
     codelet = reduce_codelet(combiner, dtype, body, tuple(t.dtype for t, _ in maps))
     return place(
         lowering.site(location, lowering.prefix + name),
@@ -90,18 +99,13 @@ def place_reduction(
     )[0]
 
 
-def _expression(region: Computation, operands: list[Tensor]) -> tuple[Body, Maps]:
-    rows, parameters = expression(region)
+def _expression(region: Computation, operands: list[Tensor]) -> tuple[Body, Maps, tuple[int, ...]]:
+    rows, parameters, outputs = expressions(region)
     maps = [(operands[p.parameter], _index_map(p)) for p in parameters]
     body = tuple(
         (name, tuple(arguments), tuple(sorted(attributes.items()))) for name, arguments, attributes in rows
     )
-    return body, maps
-
-
-def _last(maps: Maps, body: Body) -> int:
-    """Return the number of the value that an expression gives."""
-    return len(maps) + len(body) - 1 if body else 0
+    return body, maps, outputs
 
 
 def _index_map(parameter: ParameterMap) -> IndexMap:
@@ -209,10 +213,10 @@ def fill_into(lowering: Lowering, producer: Instruction, target: Tensor) -> None
     graph, location = lowering.graph, where(producer)
     if not math.prod(target.shape):
         return
-    body, _ = _expression(Computation("fill", (), (producer,), producer.results), [])
+    body, _, outputs = _expression(Computation("fill", (), (producer,), producer.results), [])
     dims = tuple(Dim(f"d{i}", size) for i, size in enumerate(target.shape))
     form = OpForm(dims, (), (identity_map(len(dims)),))
-    codelet = Map(body, (len(body) - 1,), (), (target.dtype,))
+    codelet = Map(body, outputs, (), (target.dtype,))
     label = graph.unique("fill", "step")
     lowering.program.add(Operation(label, codelet, form, (), (target.name,), location))
 
@@ -231,7 +235,7 @@ def lower_fusion(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
         return (_lower_input_fusion(lowering, region, operands, name, location),)
     if instruction.op.kind == "output":
         return (_lower_output_fusion(lowering, instruction, operands, name, location),)
-    return (place_expression(lowering, region, operands, name, location),)
+    return place_expressions(lowering, region, operands, name, location)
 
 
 def _lower_input_fusion(

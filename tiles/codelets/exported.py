@@ -46,6 +46,7 @@ class ExportedCodelet(Codelet):
       version: its version.
       shown: its vertex type in reports.
       vectorizes_windows: see ``Codelet``.
+      is_pointwise: see ``Codelet``.
       may_cut: dimensions that plans may cut.
       overwrites: operands whose memory a result may take.
       state: bytes of vertex state.
@@ -63,6 +64,7 @@ class ExportedCodelet(Codelet):
     shown: str
     is_contraction: bool  # pyright: ignore[reportIncompatibleVariableOverride]
     vectorizes_windows: bool  # pyright: ignore[reportIncompatibleVariableOverride]
+    is_pointwise: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
     may_cut: tuple[int, ...]
     overwrites: tuple[int, ...]
     state: int
@@ -161,6 +163,7 @@ class ExportedCodelet(Codelet):
             "label": self.shown,
             "is_contraction": self.is_contraction,
             "vectorizes_windows": self.vectorizes_windows,
+            "is_pointwise": self.is_pointwise,
             "may_cut": list(self.may_cut),
             "overwrites": list(self.overwrites),
             "state_bytes": self.state,
@@ -271,6 +274,7 @@ def exported_from_data(data: JsonObject, modules: dict[str, Module]) -> Exported
         shown=str(exported["label"]),
         is_contraction=bool(exported["is_contraction"]),
         vectorizes_windows=bool(exported["vectorizes_windows"]),
+        is_pointwise=bool(exported.get("is_pointwise", False)),  # files of older versions say nothing
         may_cut=tuple(map(int, exported["may_cut"])),
         overwrites=tuple(map(int, exported["overwrites"])),
         state=int(exported["state_bytes"]),

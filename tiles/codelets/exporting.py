@@ -64,6 +64,7 @@ def export_codelet(
         shown=codelet.label,
         is_contraction=codelet.is_contraction,
         vectorizes_windows=codelet.vectorizes_windows,
+        is_pointwise=codelet.is_pointwise,
         may_cut=tuple(d for d in range(len(form.dims)) if codelet.may_split(form, d)),
         overwrites=tuple(k for k in range(len(form.operands)) if codelet.may_overwrite(k)),
         state=int(codelet.state_bytes(form, target)),

@@ -399,7 +399,8 @@ class _Proof:
             fits = itemsize(result.dtype) == itemsize(operand.dtype) and part_bytes(result) <= part_bytes(
                 operand
             )
-            if not (is_pointwise and fits and group.codelet.may_overwrite(k)):
+            allows = len(group.results) == 1 or group.codelet.is_pointwise
+            if not (is_pointwise and fits and allows and group.codelet.may_overwrite(k)):
                 raise refuse(
                     f"{at} writes {name} over {operand.name} while it reads it in place,"
                     f" which {group.codelet.name} does not allow",

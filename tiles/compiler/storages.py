@@ -156,8 +156,12 @@ class Storages:
             if self._of[operand] == kept
         ]
         return all(
-            any(self._of[result] == gone for result in group.results)
-            and (_may_write_over(self.tensors, group, k) or not _is_read_in_place(self.tensors, group, k))
+            any(
+                _may_write_over(self.tensors, group, k, result)
+                or not _is_read_in_place(self.tensors, group, k)
+                for result in group.results
+                if self._of[result] == gone
+            )
             for group, k in readers
         )
 
@@ -191,29 +195,31 @@ class Storages:
     # ---- results over operands
 
     def _overwrite_operands(self) -> None:
-        """Let the only result of a group lie in the storage of an operand that it reads for the last time."""
+        """Let each result of a group lie in the storage of an operand that the group reads for the last time."""
         for number, (_, step) in enumerate(self.order.steps):
             if not isinstance(step, ComputeSet):
                 continue
             for group in step.vertices:
-                if len(group.results) != 1 or self._of[group.results[0]] != group.results[0]:
-                    continue
-                victim = self._overwritable(step, group, number)
-                if victim is not None:
-                    self._join(group.results[0], victim)
+                for result in group.results:
+                    if self._of[result] != result:
+                        continue
+                    victim = self._overwritable(step, group, result, number)
+                    if victim is not None:
+                        self._join(result, victim)
 
-    def _overwritable(self, step: ComputeSet, group: Vertices, number: int) -> str | None:
-        """Return the storage a group's result may take over: an operand read in place for the last time.
+    def _overwritable(self, step: ComputeSet, group: Vertices, result: str, number: int) -> str | None:
+        """Return the storage that one of a group's results may take over: an operand read in place for the last time.
 
-        Of the other groups of its compute set none may use it.
+        No other group of its compute set may use it, and no other result lie there.
         """
-        result = group.results[0]
         operands = [name for member in step.vertices for name in member.operands]
-        others = [name for member in step.vertices if member is not group for name in member.results]
+        others = [name for member in step.vertices for name in member.results if name != result]
         for k, name in enumerate(group.operands):
             storage = self._of[name]
             free = self.tensors[storage].kind == TEMPORARY or storage in self.order.donated
-            if not free or storage == self._of[result] or not _may_write_over(self.tensors, group, k):
+            if not free or storage == self._of[result]:
+                continue
+            if not _may_write_over(self.tensors, group, k, result):
                 continue
             if sum(self._of[other] == storage for other in operands) > 1:
                 continue
@@ -231,10 +237,13 @@ def _is_read_in_place(tensors: Mapping[str, Tensor], group: Vertices, k: int) ->
     return layout is not None and is_resident(group.form, group.plan, k, layout)
 
 
-def _may_write_over(tensors: Mapping[str, Tensor], group: Vertices, k: int) -> bool:
-    """Whether a group's only result may be written over operand ``k``, which it reads in place."""
-    operand, result = tensors[group.operands[k]], tensors[group.results[0]]
-    if len(group.results) != 1 or not group.codelet.may_overwrite(k):
+def _may_write_over(tensors: Mapping[str, Tensor], group: Vertices, k: int, name: str) -> bool:
+    """Whether one of a group's results may be written over operand ``k``, which it reads in place.
+
+    Of several results, only those of codelets that compute point by point: the others write each when it is done.
+    """
+    operand, result = tensors[group.operands[k]], tensors[name]
+    if not group.codelet.may_overwrite(k) or not (len(group.results) == 1 or group.codelet.is_pointwise):
         return False
     if itemsize(operand.dtype) != itemsize(result.dtype) or operand.layout is None or result.layout is None:
         return False
@@ -244,7 +253,9 @@ def _may_write_over(tensors: Mapping[str, Tensor], group: Vertices, k: int) -> b
         return False
     form = group.form
     wide = {d for d, dim in enumerate(form.dims) if dim.size > 1}
-    reads, writes = ([d for d in m.dims if d in wide] for m in (form.operands[k], form.results[0]))
+    reads, writes = (
+        [d for d in m.dims if d in wide] for m in (form.operands[k], form.results[group.results.index(name)])
+    )
     kept = {d for d in wide if not form.dims[d].is_reduced}
     # a transposition, or a fold of what it overwrites, would overwrite what it has yet to read
     return reads == writes and set(reads) == kept and not group.plan.split_reductions(form)

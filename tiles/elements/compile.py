@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tiles._jax_compat import Jaxpr
-from tiles.elements import isa as instruction_sets
 from tiles.elements.amp import MatrixVector, product_of
 from tiles.elements.block_slice import BlockSlice
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
@@ -15,7 +14,8 @@ from tiles.elements.cost import cost_of
 from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.elimination import Elimination, Exchange, Exchanged, Pivot, Substitution
 from tiles.elements.emitter import Emitter
-from tiles.elements.isa import InstructionSet
+from tiles.elements.folds import Folds
+from tiles.elements.isa import InstructionSet, instructions_of
 from tiles.elements.lookup import Lookup, PartSlice, Slice
 from tiles.elements.merges import Ends, Least, Merges
 from tiles.elements.reduction import find_reduction
@@ -70,7 +70,7 @@ def compile_cell(
       NoTileCode: an operation, a dtype or an arrangement that no code is known for; names it.
       OutOfRegisters: too few registers, even with values spilled.
     """
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     arrangement.check(*dtypes)
     reduction = find_reduction(jaxpr)
     if reduction is not None:
@@ -119,7 +119,7 @@ def compile_matrix_vector(
     Raises:
       NoTileCode: the generation has no multiply units for these.
     """
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     product = product_of(dtype, partials)
     isa.row(product.mnemonic)
     return _made(MatrixVector(Emitter(isa), product), isa, name)
@@ -136,7 +136,7 @@ def compile_lookup(
     Raises:
       NoTileCode: rows that start inside a word.
     """
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     nest = Lookup(Emitter(isa), alignment_bytes, is_unsigned=is_unsigned)
     return _made(nest, isa, name)
 
@@ -154,8 +154,36 @@ def compile_scan(
       NoTileCode: elements that are no whole words, an operation without code, or one that branches.
       OutOfRegisters: too few registers, even with values spilled.
     """
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     return _made(Scan(Emitter(isa), jaxpr, dtypes, is_reversed), isa, name)
+
+
+def compile_folds(
+    jaxpr: Jaxpr,
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]],
+    target: Target | InstructionSet,
+    counts: bool = False,
+    shares_rows: bool = False,
+    in_words: bool = False,
+    name: str = "folds",
+) -> TileCode:
+    """Return the code that folds rows of several arrays together.
+
+    Args:
+      jaxpr: closed jaxpr of the two functions, see ``Folds``.
+      dtypes: of the operands and of the arrays.
+      target: the machine, or an instruction set.
+      counts: whether positions are counted.
+      shares_rows: whether workers take every row together.
+      in_words: whether every element of an operand is a word in memory.
+      name: of the variant.
+
+    Raises:
+      NoTileCode: elements of several words or floats smaller than one, an operation without code, or one that branches.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    isa = instructions_of(target)
+    return _made(Folds(Emitter(isa), jaxpr, *dtypes, counts, shares_rows, in_words), isa, name)
 
 
 def compile_merges(
@@ -176,7 +204,7 @@ def compile_merges(
       NoTileCode: elements that are no whole words, a comparison without code, or one that branches.
       OutOfRegisters: too few registers, even with values spilled.
     """
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     return _made(
         Merges(Emitter(isa), jaxpr, dtypes, counts, search_steps), isa, name, is_scheduled=is_scheduled
     )
@@ -191,7 +219,7 @@ def compile_least(
     is_scheduled: bool = True,
 ) -> TileCode:
     """Return the code that finds the first elements of a row; arguments as of ``Least``, errors of ``compile_merges``."""
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     return _made(Least(Emitter(isa), jaxpr, dtypes), isa, name, is_scheduled=is_scheduled)
 
 
@@ -205,7 +233,7 @@ def compile_ends(
     is_scheduled: bool = True,
 ) -> TileCode:
     """Return the code that sorts a bitonic row; arguments as of ``Ends``, errors as of ``compile_merges``."""
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     return _made(
         Ends(Emitter(isa), jaxpr, dtypes, search_steps=search_steps), isa, name, is_scheduled=is_scheduled
     )
@@ -222,7 +250,7 @@ def compile_slice(
     Raises:
       NoTileCode: rows that start inside a word.
     """
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     return _made(Slice(Emitter(isa), alignment_bytes, is_update=is_update), isa, name)
 
 
@@ -234,7 +262,7 @@ def compile_part_slice(
     Raises:
       NoTileCode: rows that start inside a word.
     """
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     return _made(PartSlice(Emitter(isa), alignment_bytes), isa, name)
 
 
@@ -250,7 +278,7 @@ def compile_block_slice(
     Raises:
       NoTileCode: places that start inside a word.
     """
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     nest = BlockSlice(Emitter(isa), alignment_bytes, is_update=is_update, has_zeros=has_zeros)
     return _made(nest, isa, name)
 
@@ -267,19 +295,19 @@ def compile_updates(
     Raises:
       NoTileCode: elements that are no whole words, or an operation without code.
     """
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     return _made(Updates(Emitter(isa), jaxpr, dtype, is_clamped), isa, name)
 
 
 def compile_pivot(jaxpr: Jaxpr, dtype: str, target: Target | InstructionSet, name: str = "pivot") -> TileCode:
     """Return the code that looks for the pivot of a column; arguments as of ``Pivot``, errors of ``compile_elimination``."""
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     return _made(Pivot(Emitter(isa), dtype, jaxpr=jaxpr), isa, name)
 
 
 def compile_exchange(target: Target | InstructionSet, name: str = "exchange of rows") -> TileCode:
     """Return the code that exchanges two rows of words; see ``Exchange``."""
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     return _made(Exchange(Emitter(isa), "int32"), isa, name)
 
 
@@ -292,7 +320,7 @@ def compile_elimination(
       NoTileCode: elements that are no whole words, an operation without code, or one that branches.
       OutOfRegisters: too few registers, even with values spilled.
     """
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     return _made(Elimination(Emitter(isa), dtype, jaxpr=jaxpr), isa, name)
 
 
@@ -305,13 +333,13 @@ def compile_substitution(
       NoTileCode: elements that are no whole words, an operation without code, or one that branches.
       OutOfRegisters: too few registers, even with values spilled.
     """
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     return _made(Substitution(Emitter(isa), dtype, jaxpr=jaxpr), isa, name)
 
 
 def compile_exchanged(target: Target | InstructionSet, name: str = "rows after exchanges") -> TileCode:
     """Return the code that says where exchanges brought rows; see ``Exchanged``."""
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     return _made(Exchanged(Emitter(isa), "int32"), isa, name)
 
 
@@ -327,7 +355,7 @@ def compile_reflection(
       target: the machine, or an instruction set.
       name: of the variant.
     """
-    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa = instructions_of(target)
     nest = {"reflector": Reflector, "division": Division, "reflection": Reflection}[part]
     return _made(nest(Emitter(isa), dtype, jaxpr=jaxpr), isa, name)
 

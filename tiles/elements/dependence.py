@@ -73,9 +73,10 @@ def needs_of(code: Sequence[Instruction]) -> list[dict[int, int]]:
         for unit in writes:
             if unit in writer:
                 waits[writer[unit]] = 1
-            for reader in readers.get(unit, ()):
-                if reader != at and reader not in waits:
-                    waits[reader] = 0
+            if unit in readers:
+                for reader in readers[unit]:
+                    if reader != at and reader not in waits:
+                        waits[reader] = 0
         if instruction.stream or instruction.effect:
             for edge in _state_edges(instruction, at, states):
                 waits[edge.before] = 1

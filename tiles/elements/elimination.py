@@ -61,6 +61,21 @@ class MatrixNest:
         """Return how often a worker runs: the first one once, as ``rows`` = 1 says, the others never."""
         return emit_share(self.emitter, self.argument("rows"), emit_worker(self.emitter))
 
+    def rows_in_turn(
+        self, rows: Register, *arrays: tuple[Register, Register]
+    ) -> tuple[Register, list[Register], list[Register]]:
+        """Emit that workers take rows in turn: how many each takes; of each array, where its first one lies and its step.
+
+        Args:
+          rows: how many there are.
+          arrays: of each, where its first row lies and how many bytes its rows are apart.
+        """
+        e = self.emitter
+        worker = emit_worker(e)
+        turns = emit_share(e, rows, worker)
+        places = [e.main("add", first, e.main("mul", worker, pitch)) for first, pitch in arrays]
+        return turns, places, [e.main("mul", pitch, imms=(self.workers,)) for _, pitch in arrays]
+
     def copied(self, register: Register) -> Register:
         """Return a register of its own with another's value."""
         return self.emitter.op("or", (register.file, 1), register, imms=(0,))
@@ -191,10 +206,7 @@ class Elimination(MatrixNest):
         with e.at(CELL):
             upper, target, n = (self.argument(name) for name in ("in0", "out0", "n"))
             rows, pitch = self.argument("rows"), self.argument("row_bytes")
-            worker = emit_worker(e)
-            turns = emit_share(e, rows, worker)
-            row = e.main("add", target, e.main("mul", worker, pitch))
-            step = e.main("mul", pitch, imms=(self.workers,))
+            turns, (row,), (step,) = self.rows_in_turn(rows, (target, pitch))
             pivot = self.element(upper, "in0")
         with e.at(ROW):
             below = self.element(row, "out0")
@@ -243,13 +255,7 @@ class Substitution(MatrixNest):
             source, upper, target = (self.argument(name) for name in ("in0", "in1", "out0"))
             n, rows = self.argument("n"), self.argument("rows")
             pitch, apart = self.argument("row_bytes"), self.argument("factor_bytes")
-            worker = emit_worker(e)
-            turns = emit_share(e, rows, worker)
-            row, place = (
-                e.main("add", first, e.main("mul", worker, step))
-                for first, step in ((target, pitch), (source, apart))
-            )
-            steps = [e.main("mul", step, imms=(self.workers,)) for step in (pitch, apart)]
+            turns, (row, place), steps = self.rows_in_turn(rows, (target, pitch), (source, apart))
         with e.at(ROW):
             factor = self.element(place, "in0")
             above_at, writing, reading = (self.copied(x) for x in (upper, row, row))

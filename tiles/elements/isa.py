@@ -163,6 +163,11 @@ def of_target(target: Target) -> InstructionSet:
     return named("mk2" if target.fp16_in_fp16_out_conv_units > 8 else "mk1")
 
 
+def instructions_of(target: Target | InstructionSet) -> InstructionSet:
+    """Return the instruction set of a machine, or itself."""
+    return target if isinstance(target, InstructionSet) else of_target(target)
+
+
 def read(path: pathlib.Path) -> InstructionSet:
     """Return the instruction set of a data file, with what it extends.
 

@@ -114,10 +114,7 @@ class Division(_Columns):
             source, target, rows, pitch = (
                 self.argument(name) for name in ("in0", "out0", "rows", "row_bytes")
             )
-            worker = emit_worker(e)
-            turns = emit_share(e, rows, worker)
-            at = e.main("add", target, e.main("mul", worker, pitch))
-            step = e.main("mul", pitch, imms=(self.workers,))
+            turns, (at,), (step,) = self.rows_in_turn(rows, (target, pitch))
             divisor = self.element(source, "in0")
         with e.at(ROW):
             here = self.element(at, "out0")

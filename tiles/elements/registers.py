@@ -10,7 +10,7 @@ import functools
 import heapq
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ Name = tuple[str, int]
 class Pressure(Exception):
     """No colours are left for some groups."""
 
-    def __init__(self, names: Sequence[Name], candidates: Callable[[], list[list[Name]]]) -> None:
+    def __init__(self, names: Sequence[Name], candidates: Callable[[], list[Iterator[Name]]]) -> None:
         """State the groups, and for each what could be spilled, best first."""
         super().__init__(names[0][0])
         self.file = names[0][0]
@@ -38,7 +38,7 @@ class Pressure(Exception):
 
 
 def allocated(
-    items: Sequence[Item], isa: InstructionSet, groups: Groups | None = None
+    items: Sequence[Item], isa: InstructionSet, groups: Groups | None = None, most_without: int | None = None
 ) -> tuple[tuple[Item, ...], tuple[int, int]]:
     """Return scheduled items on physical registers, and how many of each file they use.
 
@@ -46,12 +46,16 @@ def allocated(
       items: scheduled code on virtual registers.
       isa: the instruction set.
       groups: what is known of blocks that were met before, which those of these items join.
+      most_without: groups that may go without a register before it does not matter which and how many these are.
 
     Raises:
       Pressure: there are too few registers.
     """
     flow = Flow(items, Groups() if groups is None else groups)
-    homes = flow.colours({"M": isa["main_registers"], "A": isa["aux_registers"]})
+    sizes = {"M": isa["main_registers"], "A": isa["aux_registers"]}
+    if most_without is not None:
+        flow.check(sizes, most_without)
+    homes = flow.colours(sizes)
     used = {"M": 0, "A": 0}
     for (file, index), first in homes.items():
         used[file] = max(used[file], first + flow.groups.widths[flow.groups.places[file, index]])
@@ -80,6 +84,15 @@ class Straight:
     writes: list[int]
     written: list[tuple[int, ...]]
     uses: Mapping[int, int]
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """Sets of the registers that the bundles read before any of them writes these, and of those that they write."""
+        read = wrote = 0
+        for reads, writes in zip(reversed(self.reads), reversed(self.writes), strict=True):
+            read = reads | (read & ~writes)
+            wrote |= writes
+        return read, wrote
 
 
 class _Half(NamedTuple):
@@ -121,13 +134,13 @@ class Groups:
         written: list[tuple[int, ...]] = []
         named: list[tuple[int, ...]] = []
         for bundle in bundles:
-            halves = [self._instruction(instruction) for instruction in bundle.instructions]
             read, wrote, places = 0, 0, ()
-            for half in halves:
-                read |= half.reads
-                wrote |= half.writes
-                places += half.written
-                named.append(half.named)
+            for instruction in bundle.instructions:
+                half_reads, half_writes, half_places, half_named = self._instruction(instruction)
+                read |= half_reads
+                wrote |= half_writes
+                places += half_places
+                named.append(half_named)
             reads.append(read)
             writes.append(wrote)
             written.append(places)
@@ -195,30 +208,29 @@ class Flow:
     def __init__(self, items: Sequence[Item], groups: Groups) -> None:
         """Build the graph, and solve for liveness."""
         self.groups = groups
-        self.reads: list[int] = []
-        self.writes: list[int] = []
-        self.written: list[tuple[int, ...]] = []
+        self.parts: list[Straight] = []
         self.follows: list[list[int]] = []
+        """Of each part the parts that may come after it."""
         self.uses: dict[int, int] = defaultdict(int)
         self.weight = 1
         ends = self._items(items, [])
         self._extend(Straight([0], [0], [()], {}), ends)
+        self.writes = [each for part in self.parts for each in part.writes]
+        self.written = [each for part in self.parts for each in part.written]
         self.live_out = self._solve()
 
     def _extend(self, straight: Straight, ends: list[int]) -> list[int]:
-        """Append bundles one after the other, and return the last as what others may follow."""
+        """Append bundles one after the other, and return the part that they are as what others may follow."""
         if not straight.reads:
             return ends
-        first = len(self.reads)
-        self._link(ends, first)
-        self.reads += straight.reads
-        self.writes += straight.writes
-        self.written += straight.written
-        self.follows += [[at] for at in range(first + 1, len(self.reads))]
+        at = len(self.parts)
+        self._link(ends, at)
+        self.parts.append(straight)
         self.follows.append([])
+        uses, weight = self.uses, self.weight
         for place, count in straight.uses.items():
-            self.uses[place] += self.weight * count
-        return [len(self.reads) - 1]
+            uses[place] += weight * count
+        return [at]
 
     def _add(self, ins: Sequence[Register], outs: Sequence[Register], ends: list[int]) -> list[int]:
         return self._extend(self.groups.of(ins, outs), ends)
@@ -246,7 +258,7 @@ class Flow:
     def _repeat(self, item: Repeat, ends: list[int]) -> list[int]:
         ends = self._bundles(item.lead.bundles or (), ends)
         start = self._add(() if item.count is None else (item.count,), (), ends)
-        first = len(self.reads)
+        first = len(self.parts)
         self.weight *= 16
         ends = self._bundles(item.body.bundles or (), start)
         self.weight //= 16
@@ -254,7 +266,7 @@ class Flow:
         return ends + start
 
     def _loop(self, item: Loop, ends: list[int]) -> list[int]:
-        first = len(self.reads)
+        first = len(self.parts)
         self.weight *= 16
         ends = self._items(item.body, ends)
         ends = self._add((item.counter,), (item.counter,), ends)
@@ -263,19 +275,29 @@ class Flow:
         return ends
 
     def _solve(self) -> list[int]:
-        live_in = [0] * len(self.reads)
-        live_out = [0] * len(self.reads)
+        """Return what is live after each bundle: first between the parts, then within each."""
+        ends = [part.ends for part in self.parts]
+        live_in = [0] * len(ends)
+        live_out = [0] * len(ends)
         changed = True
         while changed:
             changed = False
-            for at in range(len(self.reads) - 1, -1, -1):
+            for at in range(len(ends) - 1, -1, -1):
                 out = 0
                 for follow in self.follows[at]:
                     out |= live_in[follow]
-                into = self.reads[at] | (out & ~self.writes[at])
+                read, wrote = ends[at]
+                into = read | (out & ~wrote)
                 changed |= into != live_in[at] or out != live_out[at]
                 live_out[at], live_in[at] = out, into
-        return live_out
+        found: list[int] = []
+        for part, live in zip(self.parts, live_out, strict=True):
+            within: list[int] = []
+            for reads, writes in zip(reversed(part.reads), reversed(part.writes), strict=True):
+                within.append(live)
+                live = reads | (live & ~writes)
+            found += reversed(within)
+        return found
 
     @cached_property
     def _used(self) -> _Used:
@@ -315,6 +337,19 @@ class Flow:
         clashes.flat[:: len(clashes) + 1] = False
         return clashes
 
+    def check(self, sizes: dict[str, int], most_without: int) -> None:
+        """Find, without colours, whether the registers that are held at one point leave too many groups without any.
+
+        Raises:
+          Pressure: more than ``most_without`` groups; it names as many of them as that takes, and no candidates.
+        """
+        for file, size in sizes.items():
+            own = [w for name, w in zip(self._used.names, self._used.widths, strict=True) if name[0] == file]
+            # each that goes without leaves at most its width to the others
+            if own and int(self._taken(file).max()) > size + most_without * max(own):
+                names = [name for name in self._used.names if name[0] == file]
+                raise Pressure(names[: most_without + 1], list)
+
     def colours(self, sizes: dict[str, int]) -> dict[Name, int]:
         """Return the first physical register of every group: simplify and select, widest and most crowded first.
 
@@ -336,7 +371,8 @@ class Flow:
         ends = np.cumsum(np.bincount(rows, minlength=len(names))).tolist()
         every: list[int] = others.tolist()
         near = [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-        for at in self._order(near, sizes):
+        crowds: list[int] = (clashes.astype(np.int64) @ np.array(widths, np.int64)).tolist()
+        for at in self._order(near, crowds, sizes):
             width, mine = widths[at], int.from_bytes(octets[at * size : (at + 1) * size], "little")
             held = holders[names[at][0]]
             if width == 1:
@@ -363,11 +399,14 @@ class Flow:
             raise Pressure(without, functools.partial(self._spillable, near, failed))
         return homes
 
-    def _order(self, near: Sequence[Sequence[int]], sizes: dict[str, int]) -> list[int]:
+    def _order(
+        self, near: Sequence[Sequence[int]], crowds: Sequence[int], sizes: dict[str, int]
+    ) -> list[int]:
         """Return groups in the order of colouring: those that are easy whatever the others take come last.
 
         Args:
           near: for every group those that it may not share registers with.
+          crowds: for every group how many registers all these take.
           sizes: registers of each file.
         """
         _, names, widths, _, ranks = self._used
@@ -375,48 +414,69 @@ class Flow:
         by_rank = [0] * count
         for at, rank in enumerate(ranks):
             by_rank[rank] = at
-        left = [sum([widths[o] for o in each]) + len(each) * (widths[at] - 1) for at, each in enumerate(near)]
-        limits = [sizes[name[0]] - width for name, width in zip(names, widths, strict=True)]
-        # heaps of numbers: how crowded a group is by its width, in quarters, and its rank
-        quarters = [_LANE // width for width in widths]
-        easy = [n * quarters[at] * count + ranks[at] for at, n in enumerate(left) if n <= limits[at]]
+        # How crowded a group is by its width, in quarters, and its rank, as one number; what it may be to be easy; and by how
+        # much it falls when a neighbour of each width is gone.
+        scales = [_LANE // width * count for width in widths]
+        limits = [
+            (sizes[name[0]] - width) * scale + rank
+            for name, width, scale, rank in zip(names, widths, scales, ranks, strict=True)
+        ]
+        falls = {
+            gone: [(gone - 1 + width) * scale for width, scale in zip(widths, scales, strict=True)]
+            for gone in set(widths)
+        }
+        keys: list[int] = [
+            (registers + len(each) * (width - 1)) * scale + rank
+            for registers, each, width, scale, rank in zip(crowds, near, widths, scales, ranks, strict=True)
+        ]
+        easy = [key for key, limit in zip(keys, limits, strict=True) if key <= limit]
         heapq.heapify(easy)
-        crowded = [ranks[at] - n * quarters[at] * count for at, n in enumerate(left)]
+        crowded = [2 * rank - key for key, rank in zip(keys, ranks, strict=True)]
         heapq.heapify(crowded)
         is_left = [True] * count
+        push, pop = heapq.heappush, heapq.heappop
         stack: list[int] = []
         while len(stack) < count:
-            is_easy = bool(easy)
-            rate, rank = divmod(heapq.heappop(easy if is_easy else crowded), count)
-            pick = by_rank[rank]
-            if not is_left[pick]:
-                continue
-            now = left[pick] * quarters[pick]
-            if abs(rate) != now:  # it has had fewer neighbours left since
-                if not is_easy:
-                    heapq.heappush(crowded, rank - now * count)
-                continue
+            if easy:
+                key = pop(easy)
+                pick = by_rank[key % count]
+                if not is_left[pick] or key != keys[pick]:  # it has had fewer neighbours left since
+                    continue
+            else:
+                key = pop(crowded)
+                rank = key % count
+                pick = by_rank[rank]
+                if not is_left[pick]:
+                    continue
+                if key != 2 * rank - keys[pick]:
+                    push(crowded, 2 * rank - keys[pick])
+                    continue
             stack.append(pick)
             is_left[pick] = False
-            more = widths[pick] - 1
+            fall = falls[widths[pick]]
             for other in near[pick]:
                 if is_left[other]:
-                    left[other] = now = left[other] - more - widths[other]
-                    if now <= limits[other]:
-                        heapq.heappush(easy, now * quarters[other] * count + ranks[other])
+                    keys[other] = key = keys[other] - fall[other]
+                    if key <= limits[other]:
+                        push(easy, key)
         return stack[::-1]
 
-    def _spillable(self, near: Sequence[Sequence[int]], failed: Sequence[int]) -> list[list[Name]]:
+    def _spillable(self, near: Sequence[Sequence[int]], failed: Sequence[int]) -> list[Iterator[Name]]:
         """Return what could be spilled for groups, best first: rarely used, of many neighbours, where it is crowded."""
         places, names, _, _, _ = self._used
         rates = [self.uses[place] / (1 + len(each)) for place, each in zip(places, near, strict=True)]
+        order = sorted(range(len(names)), key=lambda at: (rates[at], names[at]))
 
-        def found(at: int, crowd: list[bool]) -> list[Name]:
-            prices = [
-                (rates[other] if crowd[other] else _ELSEWHERE * rates[other], names[other])
-                for other in (at, *near[at])
-            ]
-            return [name for _, name in sorted(prices)]
+        def prices(
+            beside: Container[int], crowd: Sequence[bool], is_there: bool
+        ) -> Iterator[tuple[float, Name]]:
+            factor = 1 if is_there else _ELSEWHERE
+            return ((factor * rates[x], names[x]) for x in order if x in beside and crowd[x] == is_there)
+
+        def found(at: int, crowd: Sequence[bool]) -> Iterator[Name]:
+            beside = {at, *near[at]}
+            both = heapq.merge(prices(beside, crowd, True), prices(beside, crowd, False))
+            return (name for _, name in both)
 
         return [found(at, crowd) for at, crowd in zip(failed, self._crowds(failed), strict=True)]
 
@@ -460,15 +520,21 @@ def _single(held: Sequence[int], mine: int) -> int | None:
 
 def _renamed(items: tuple[Item, ...], homes: dict[Name, int]) -> tuple[Item, ...]:
     """Return items with every virtual register replaced by its physical one."""
-    known: dict[tuple[str, int, int, int], Register] = {}
+    known: dict[int, Register] = {}  # by the object that a register is: all are kept by the items
+    homes_of: dict[tuple[str, int, int, int], Register] = {}
 
     def register(r: Register) -> Register:
-        if not r.virtual:
-            return r
-        key = r.file, r.index, r.offset, r.width
-        if key not in known:
-            known[key] = Register(r.file, homes[r.file, r.index] + r.offset, r.width, virtual=False)
-        return known[key]
+        new = known.get(id(r))
+        if new is None:
+            new = r
+            if r.virtual:
+                key = r.file, r.index, r.offset, r.width
+                new = homes_of.get(key)
+                if new is None:
+                    home = homes[r.file, r.index] + r.offset
+                    new = homes_of[key] = Register(r.file, home, r.width, virtual=False)
+            known[id(r)] = new
+        return new
 
     def instruction(i: Instruction | None) -> Instruction | None:
         if i is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from tiles.elements.dependence import needs_of
@@ -187,23 +187,43 @@ def _scheduled(graph: Graph, window: int) -> tuple[Bundle, ...]:
     """Return the bundles of a graph's block."""
     if not window or window >= len(graph.code):
         return _without_window(graph)
+    code, ranks, following = graph.code, graph.ranks, graph.following
+    count, slots_of = len(code), [i.slot for i in code]
     waiting = [len(each) for each in graph.needs]
-    earliest = [0] * len(graph.code)
-    ready = {at for at, n in enumerate(waiting) if not n}
+    earliest = [0] * count
+    is_left = [True] * count
     bundles: list[Bundle] = []
     low = 0  # the first that is left is always ready: what it waits for comes before it
-    while ready:
-        while low not in ready:
-            low += 1
-        within = {at for at in range(low, low + window) if at in ready}
-        taken = _fill_bundle(graph, ready, within, earliest, waiting, len(bundles))
+    while low < count:
+        within = [low]
+        if window > 1:
+            last = min(low + window, count)
+            within += [at for at in range(low + 1, last) if is_left[at] and not waiting[at]]
+        now = len(bundles)
+        taken: dict[str, Instruction] = {}
+        while True:
+            fits = [at for at in within if earliest[at] <= now and slots_of[at] not in taken]
+            if not fits:
+                break
+            best = fits[0] if len(fits) == 1 else min(fits, key=ranks.__getitem__)
+            within.remove(best)
+            is_left[best] = False
+            taken[slots_of[best]] = code[best]
+            for after, slots in following[best]:
+                if earliest[after] < now + slots:
+                    earliest[after] = now + slots
+                waiting[after] -= 1
+                if not waiting[after]:
+                    within.append(after)  # what it frees may join it
         bundles.append(Bundle(taken.get(MAIN), taken.get(AUX)))
+        while low < count and not is_left[low]:
+            low += 1
     return tuple(bundles)
 
 
 def _without_window(graph: Graph) -> tuple[Bundle, ...]:
     """Return the bundles of a block whose instructions may overtake any number of others."""
-    code, ranks = graph.code, graph.ranks
+    code, ranks, following = graph.code, graph.ranks, graph.following
     waiting = [len(each) for each in graph.needs]
     earliest = [0] * len(code)
     fits: dict[str, list[tuple[int, int]]] = {MAIN: [], AUX: []}  # what may issue now, by its rank
@@ -233,8 +253,9 @@ def _without_window(graph: Graph) -> tuple[Bundle, ...]:
             _, best = heapq.heappop(fits[slot])
             taken[slot] = code[best]
             left -= 1
-            for after, slots in graph.following[best]:
-                earliest[after] = max(earliest[after], now + slots)
+            for after, slots in following[best]:
+                if earliest[after] < now + slots:
+                    earliest[after] = now + slots
                 waiting[after] -= 1
                 if not waiting[after]:
                     offer(after)
@@ -311,12 +332,13 @@ class _Order:
         needs: Sequence[Iterable[int]],
         below: list[int],
         spills: Mapping[int, Sequence[int]],
-        loads: Collection[int],
+        loads: Set[int],
         lanes: Mapping[int, tuple[int, ...]],
     ) -> None:
         self.needs, self.below, self.spills, self.loads, self.lanes = needs, below, spills, loads, lanes
         self.order: list[int] = []
         self.done = 0
+        self.is_done = [False] * len(needs)
         self.opened: dict[int, int] = {}
 
     def visit(self, start: int) -> None:
@@ -324,62 +346,41 @@ class _Order:
         stack = [start]
         while stack:
             at = stack[-1]
-            lanes = self.lanes.get(at, (at,))
-            if self.opened.setdefault(lanes[0], at) != at:
-                lanes = (at,)  # another lane of the group needs, elsewhere, what needs this one
-            left = [other for lane in lanes for other in self._left(lane)]
+            lanes = self.lanes.get(at)
+            if lanes is None:
+                lanes, left = (at,), self._left(at)
+            else:
+                if self.opened.setdefault(lanes[0], at) != at:
+                    lanes = (at,)  # another lane of the group needs, elsewhere, what needs this one
+                left = [other for lane in lanes for other in self._left(lane)]
             if left:
-                first = [
-                    n for other in left for n in (self._left(other) if other in self.loads else (other,))
-                ]
-                stack.append(
-                    max(
-                        first or left,
-                        key=lambda other: ((self.below[other] & ~self.done).bit_count(), -other),
-                    )
-                )
+                if not self.loads.isdisjoint(left):
+                    first = [
+                        n for other in left for n in (self._left(other) if other in self.loads else (other,))
+                    ]
+                    left = first or left
+                stack.append(left[0] if len(left) == 1 else max(left, key=self._urgency))
                 continue
             stack.pop()
             for lane in lanes:
-                if not self.done >> lane & 1:
+                if not self.is_done[lane]:
                     self._append(lane)
 
+    def _urgency(self, at: int) -> tuple[int, int]:
+        """Return by what it is chosen what comes first: how many instructions it takes that are not there yet."""
+        return (self.below[at] & ~self.done).bit_count(), -at
+
     def _left(self, at: int) -> list[int]:
-        return [other for other in self.needs[at] if not self.done >> other & 1]
+        is_done = self.is_done
+        return [other for other in self.needs[at] if not is_done[other]]
 
     def _append(self, at: int) -> None:
         self.done |= 1 << at
+        self.is_done[at] = True
         self.order.append(at)
         for store in self.spills.get(at, ()):
-            if not self.done >> store & 1 and not self.below[store] & ~self.done & ~(1 << store):
+            if not self.is_done[store] and not self.below[store] & ~self.done & ~(1 << store):
                 self._append(store)
-
-
-def _fill_bundle(
-    graph: Graph,
-    ready: set[int],
-    within: set[int],
-    earliest: list[int],
-    waiting: list[int],
-    now: int,
-) -> dict[str, Instruction]:
-    """Issue what fits at time ``now``; what it frees in the same slot may join it."""
-    code, ranks = graph.code, graph.ranks
-    taken: dict[str, Instruction] = {}
-    while True:
-        fits = [at for at in within if earliest[at] <= now and code[at].slot not in taken]
-        if not fits:
-            return taken
-        best = min(fits, key=ranks.__getitem__)
-        ready.remove(best)
-        within.remove(best)
-        taken[code[best].slot] = code[best]
-        for after, slots in graph.following[best]:
-            earliest[after] = max(earliest[after], now + slots)
-            waiting[after] -= 1
-            if not waiting[after]:
-                ready.add(after)
-                within.add(after)
 
 
 def _path_lengths(
@@ -388,7 +389,10 @@ def _path_lengths(
     """Return the slots from each instruction to the end of the block along its longest path."""
     heights = [isa.row(i.mnemonic).issue_slots for i in code]
     for at in range(len(code) - 1, -1, -1):
-        own = heights[at]
+        own = most = heights[at]
         for after, slots in following[at]:
-            heights[at] = max(heights[at], heights[after] + (own if slots else 0))
+            height = heights[after] + own if slots else heights[after]
+            if height > most:
+                most = height
+        heights[at] = most
     return heights

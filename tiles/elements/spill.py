@@ -52,7 +52,7 @@ def assigned(
       OutOfRegisters: even with everything spilled that can be, or more than ``most`` should be.
     """
     current, known, groups = tuple(items), Schedules(isa), Groups()
-    possible = _spillable(current)
+    possible: set[Name] = set()
     fewest, stalled = 1 << 30, 0
     for round_ in range(_MAX_ROUNDS):
         pressure: Pressure | None = None
@@ -61,11 +61,14 @@ def assigned(
                 continue
             try:
                 code = scheduled(current, isa, pace, window, known)
-                done, used = allocated(packed(code, first_free(code)) if pace else code, isa, groups)
-                return tightened(without_reloads(done), isa), used, scratch_bytes
+                code = packed(code, first_free(code)) if pace else code
+                done, used = allocated(code, isa, groups, None if window == _WINDOWS[-1] else _HOPELESS)
+                done = without_reloads(done) if scratch_bytes else done
+                return tightened(done, isa), used, scratch_bytes
             except Pressure as found:
                 pressure = found
         assert pressure is not None
+        possible = possible if round_ else _spillable(current)
         stalled = 0 if pressure.groups < fewest else stalled + 1
         fewest = min(fewest, pressure.groups)
         if (most and pressure.groups > most) or (stalled >= _STUCK and possible.isdisjoint(pressure.names)):
@@ -107,12 +110,15 @@ class Spill:
 
     def __init__(self, items: Sequence[Item], names: Sequence[Name], scratch_bytes: int) -> None:
         """Give every group a place in scratch memory."""
-        registers = [r for i in instructions_of(tuple(items)) for r in (*i.ins, *i.outs) if r.virtual]
         self.widths = dict.fromkeys(names, 1)
-        for r in registers:
-            if (r.file, r.index) in self.widths:
-                self.widths[r.file, r.index] = max(self.widths[r.file, r.index], r.group_width)
-        self.next = 1 + max(r.index for r in registers)
+        last = 0
+        for i in instructions_of(tuple(items)):
+            for r in (*i.ins, *i.outs):
+                if r.virtual:
+                    last = max(last, r.index)
+                    if (r.file, r.index) in self.widths:
+                        self.widths[r.file, r.index] = max(self.widths[r.file, r.index], r.group_width)
+        self.next = 1 + last
         self.places: dict[Name, int] = {}
         for name in names:
             size = 4 * self.widths[name]
@@ -169,23 +175,24 @@ class Spill:
 
     def _block(self, block: Block) -> Block:
         """Return a block with its moves: itself where there are none, so that its schedule stays known."""
-        registers = (r for i in block.instructions for r in (*i.ins, *i.outs))
-        if block.bundles is not None or all(self._name(r) is None for r in registers):
+        if block.bundles is not None:
             return block
+        places, touched = self.places, False
         out: list[Instruction] = []
         for i in block.instructions:
-            reads = dict.fromkeys(n for r in i.ins if (n := self._name(r)) is not None)
-            writes = dict.fromkeys(n for r in i.outs if (n := self._name(r)) is not None)
+            reads = [(r.file, r.index) for r in i.ins if r.virtual and (r.file, r.index) in places]
+            writes = [(r.file, r.index) for r in i.outs if r.virtual and (r.file, r.index) in places]
             if not reads and not writes:
                 out.append(i)
                 continue
+            touched = True
             here = {name: self._temporary(name) for name in dict.fromkeys((*reads, *writes))}
             partly = [n for r in i.outs if (n := self._name(r)) is not None and r.width < self.widths[n]]
             out += [self._load(name, here[name]) for name in dict.fromkeys((*reads, *partly))]
             ins, outs = (tuple(self._moved(r, here) for r in each) for each in (i.ins, i.outs))
             out.append(replace(i, ins=ins, outs=outs))
-            out += [self._store(name, here[name]) for name in writes]
-        return Block(tuple(out))
+            out += [self._store(name, here[name]) for name in dict.fromkeys(writes)]
+        return Block(tuple(out)) if touched else block
 
     def _moved(self, register: Register, here: dict[Name, Register]) -> Register:
         name = self._name(register)

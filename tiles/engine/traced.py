@@ -35,6 +35,7 @@ from tiles.compiler.control import (
     steps_of,
 )
 from tiles.compiler.control_flow import carried_through, may_halt, read_first
+from tiles.compiler.wellformed_steps import written_by
 from tiles.engine.compilation import WORTH_KEEPING, kept_apart
 from tiles.engine.interface import FLOAT, MachineEngine
 from tiles.engine.streams import Streams, carried_by
@@ -43,8 +44,8 @@ from tiles.numerics.decisions import Decisions
 Env = dict[str, jax.Array]
 Carry = tuple[Env, dict[Path, jax.Array], Any, dict[str, Any]]
 
-CHAIN_STEPS = 8
-"""Steps of a function from which on it had better be computed once, on however little."""
+CHAIN_RESULTS = 8
+"""Results that a function's steps make, from which on it had better be computed once, on however little."""
 
 
 @dataclass
@@ -138,9 +139,10 @@ class TracedEngine(MachineEngine):
             self._run(body, (), inner)
             return {name: inner.env[name] for name in leaves if name in inner.env}
 
-        # a chain of many steps on little, as a generator's of random numbers, would be computed anew in each reader
+        # a chain of many results of little, as a generator's of random numbers, would be computed anew in each reader
         sizes = [math.prod(exe.variables[name].shape) for name in leaves]
-        is_chain = max(sizes, default=0) < WORTH_KEEPING and len(list(steps_of(body))) >= CHAIN_STEPS
+        made = sum(len(written_by(exe.steps[number])) for number in steps_of(body))
+        is_chain = max(sizes, default=0) < WORTH_KEEPING and made >= CHAIN_RESULTS
         return frozenset(read_first(exe, body)), kept_apart(run) if is_chain else jit(run)
 
     def _carry(self, node: Repeat | Decided, path: Path, state: State) -> Carry:

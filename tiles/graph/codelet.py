@@ -155,6 +155,8 @@ class Codelet:
     vectorizes_windows: ClassVar[bool] = False
     any_order: ClassVar[bool] = False
     """Whether vertices go through their cells in whatever order their operands lie, if all lie in the same."""
+    is_pointwise: ClassVar[bool] = False
+    """Whether each point of the domain is read whole before its elements of the results, one or several, are written."""
     replaces_elements: ClassVar[bool] = False
     """Whether results are operands, those that ``may_overwrite`` names, of which some elements are replaced."""
     looked_up: ClassVar[int | None] = None

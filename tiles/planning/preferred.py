@@ -201,7 +201,8 @@ class Preferences:
                     found |= {
                         o: None for o in reader.operands if o in self.parameters and tensors[o].shape == shape
                     }
-                    found |= met.get(reader.results[0], {})
+                    for result in reader.results:
+                        found |= met.get(result, {})
             if isinstance(step, Copy) and step.axis is None:
                 met[step.sources[0]] = met[step.destination]
         return met
@@ -211,16 +212,20 @@ class Preferences:
 
         That is what its only reader reads beside it, else, for a contraction, the first of the parameters it meets.
         """
-        if len(operation.results) != 1:
+        if not _has_one_place(operation):
             return None
-        (result,), readers = operation.results, self._consumers.get(operation.results[0], ())
+        return next(filter(None, (self._met_by(operation, result) for result in operation.results)), None)
+
+    def _met_by(self, operation: Operation, result: str) -> Met | None:
+        """Return what one of an operation's results is read together with later."""
+        readers = self._consumers.get(result, ())
         if len(readers) == 1 and result in (together := elementwise_operands(readers[0])):
             shape = self.planning.given.tensors[result].shape
             others = [self.planning.tensor(name) for name in together if name != result]
             placed = next((t for t in others if t.layout is not None and t.shape == shape), None)
             if placed is not None and placed.layout is not None and placed.ipu == operation.ipu:
                 return Met(placed.dtype, placed.layout)
-        kept = self._kept_in(operation, readers)
+        kept = self._kept_in(operation, result, readers)
         if kept is not None:
             return kept
         if not operation.codelet.is_contraction:
@@ -230,12 +235,12 @@ class Preferences:
                 return Met(tensor.dtype, tensor.layout, len(self._passes(result)))
         return None
 
-    def _kept_in(self, operation: Operation, readers: Seq[Step]) -> Met | None:
+    def _kept_in(self, operation: Operation, result: str, readers: Seq[Step]) -> Met | None:
         """Return the variable that a few elements are copied into, at the end of a loop's body for instance, if it lies somewhere.
 
         Where they are computed there, the copy moves nothing between tiles, or is none.
         """
-        shape = self.planning.given.tensors[operation.results[0]].shape
+        shape = self.planning.given.tensors[result].shape
         if math.prod(shape) > FEW:
             return None
         copies = (r for r in readers if isinstance(r, Copy) and r.axis is None and len(r.sources) == 1)
@@ -255,7 +260,7 @@ class Preferences:
                 if isinstance(reader, Operation) and made in elementwise_operands(reader):
                     if reader.name not in found:
                         found.add(reader.name)
-                        waiting.append((where, reader.results[0]))
+                        waiting += [(where, result) for result in reader.results]
             if where.outside is not None:
                 copied = where.outside._consumers.get(made, ())
                 copy = next((c for c in copied if isinstance(c, Copy) and c.axis is None), None)
@@ -264,14 +269,20 @@ class Preferences:
 
 
 def elementwise_operands(step: Step) -> tuple[str, ...]:
-    """Return the operands of which an operation's one result is made element by element, in place."""
-    if not isinstance(step, Operation) or len(step.results) != 1 or step.codelet.is_contraction:
+    """Return the operands of which an operation's results are made element by element, in place."""
+    if not isinstance(step, Operation) or not _has_one_place(step) or step.codelet.is_contraction:
         return ()
-    (result,) = step.form.results
+    result = step.form.results[0]
     maps = zip(step.operands, step.form.operands, strict=True)
     return tuple(
         name for k, (name, read) in enumerate(maps) if read == result and step.codelet.may_overwrite(k)
     )
+
+
+def _has_one_place(operation: Operation) -> bool:
+    """Whether an operation has one result, or several that are made of the same elements at each point."""
+    form = operation.form
+    return len(form.results) == 1 or (operation.codelet.is_pointwise and len(set(form.results)) == 1)
 
 
 def read_by(step: Step) -> tuple[str, ...]:

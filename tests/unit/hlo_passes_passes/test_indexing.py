@@ -148,7 +148,7 @@ def test_constants_keep_their_bits(element, type_, value):
 def test_iotas_count_through_maps(body, type_):
     body = "%i = stablehlo.iota() {dimension = 0} : tensor<5x3xT>\n" + body
     region = computation("", body.replace("T", type_))
-    assert_same_bits([evaluate_expression(region, [])], [evaluate_region(region, [])])
+    assert_same_bits(evaluate_expression(region, []), evaluate_region(region, []))
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -183,7 +183,7 @@ def test_expressions_mean_what_their_region_means(number):
         computation("%x: tensor<f32>", "%r = stablehlo.atan2(%x, %x) : tensor<f32>"),
     )[number]
     arrays = [special_array(type_, np.random.default_rng(number)) for type_ in region.parameter_types]
-    assert_same_bits([evaluate_expression(region, arrays)], [evaluate_region(region, arrays)])
+    assert_same_bits(evaluate_expression(region, arrays), evaluate_region(region, arrays))
 
 
 def test_pure_movement_has_no_rows():

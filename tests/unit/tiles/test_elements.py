@@ -350,9 +350,37 @@ def test_what_is_kept_of_blocks_changes_no_code(monkeypatch) -> None:
         return schedule.scheduled(items, isa, pace, window)
 
     monkeypatch.setattr(spill, "scheduled", afresh)
-    monkeypatch.setattr(spill, "allocated", lambda items, isa, _groups: registers.allocated(items, isa))
+    monkeypatch.setattr(
+        spill, "allocated", lambda items, isa, _groups, _most: registers.allocated(items, isa)
+    )
     assert compiled(crowded, [H], MK2) == kept
     assert len(rounds) > 4
+
+
+def test_code_is_given_up_early_only_where_more_groups_go_without_registers(monkeypatch) -> None:
+    """What the registers held at one point say is never more than what colouring finds."""
+    sizes = {"M": MK2["main_registers"], "A": MK2["aux_registers"]}
+    gave_up = []
+
+    def both(items, isa, groups, most):
+        is_hopeless = False
+        if most is not None:
+            try:
+                registers.Flow(items, groups).check(sizes, most)
+            except registers.Pressure:
+                is_hopeless = True
+                gave_up.append(most)
+        try:
+            done = registers.allocated(items, isa, groups)
+        except registers.Pressure as pressure:
+            assert not is_hopeless or pressure.groups > most
+            raise
+        assert not is_hopeless
+        return done
+
+    monkeypatch.setattr(spill, "allocated", both)
+    compiled(crowded, [H], MK2)
+    assert gave_up
 
 
 def test_blocks_wait_for_the_same_in_depth_first_order(monkeypatch) -> None:

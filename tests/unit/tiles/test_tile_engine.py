@@ -82,6 +82,12 @@ def scans(x, i):
     return jnp.cumsum(x, 1), lax.cummax(i, reverse=True), lax.cumlogsumexp(x[:5], 1)
 
 
+def extremes(x, h, k, b):
+    """Places of the greatest: of floats, halves, bytes and truths, along rows and columns, and among all."""
+    floats = jnp.argmax(jnp.abs(x), 1), jnp.argmin(x, 0), jnp.argmax(h, 1), jnp.argmin(h)
+    return *floats, jnp.argmax(k, 1), jnp.argmax(k), jnp.argmax(b, 0), jnp.argmin(b)
+
+
 @pytest.mark.parametrize(
     ("f", "args", "share"),
     [
@@ -99,6 +105,7 @@ def scans(x, i):
         (sorted_narrow, (BYTES.reshape(-1)[:999], H.reshape(-1)[:999], BOOLS.reshape(-1)[:500]), 1.0),
         (selected, (np.round(X),), 1.0),
         (scans, (X, INTEGERS.reshape(-1)[:300]), 1.0),
+        (extremes, (X, H, BYTES, BOOLS), 1.0),
         (masked, (X[:8, :24].reshape(2, 4, 24),), 1.0),
         (MODELS["layer_norm"].function, MODELS["layer_norm"].arguments, 1.0),
     ],
@@ -181,7 +188,7 @@ def test_coverage_names_what_has_no_code() -> None:
 
 
 def test_distances_are_measured() -> None:
-    compiled = ipuxla.jit(lambda x: (jnp.exp(x), x + x), target=TARGET).lower(X).compile()
+    compiled = ipuxla.jit(lambda x: (jnp.exp(x), x.T + 1), target=TARGET).lower(X).compile()
     engine = make_engine(compiled.executable, "tile")
     assert isinstance(engine, TileEngine)
     engine.measures = True

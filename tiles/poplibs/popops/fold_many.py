@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from tiles._jax_compat import reduce
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     REDUCTION,
     Cell,
@@ -28,16 +28,19 @@ from tiles.graph import (
     Plan,
     Site,
     Tensor,
+    VertexCode,
     along,
     identity_map,
     register,
     site_of,
 )
+from tiles.graph.cycles import code_or_formula
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.numerics.shared import Amount
 from tiles.poplibs.forms import reduce_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import FUNCTIONS, Body, body_dtypes, evaluate_body
+from tiles.poplibs.popops.folding_code import Folding, folding_code, shared_bytes
 from tiles.poplibs.popops.inner_loops import loop_of
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
@@ -168,14 +171,41 @@ class ReduceMany(Codelet):
         return picked, real_a | real_b
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the slots of one combination per element, as in a fused expression, workers sharing elements.
+        """Return what code takes; without one, the slots of one combination per element, as in a fused expression (ASSUMED).
 
         The largest or smallest element with its index takes what PopLibs' vertices for it take, although theirs pass over
         elements that are not a number.
         """
-        counts_only = all(name == "iota" for name, _, _ in self.prologue)
-        if counts_only and self.dtypes[0] in FLOATS + INTEGERS and is_extreme(self.body, self.outputs):
+        if self._is_class:
             return _class_cycles(extents, self.dtypes[0] in FLOATS, target)
+        assumed = self._assumed(extents, target)
+        try:
+            return code_or_formula(self.tile_code(extents, target), assumed)
+        except (NoTileCode, OutOfRegisters):
+            return assumed
+
+    @property
+    def _is_class(self) -> bool:
+        """Whether PopLibs has a vertex for it: the largest or smallest element with its index."""
+        counts_only = all(name == "iota" for name, _, _ in self.prologue)
+        is_known = counts_only and self.dtypes[0] in FLOATS + INTEGERS
+        return is_known and is_extreme(self.body, self.outputs)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of rows; workers take them together where that is faster and PopLibs states no figure."""
+        operands = tuple(extents.operand_dtypes)
+        folding = Folding(self.body, self.outputs, self.dtypes, self.prologue, self.sources, operands)
+        return folding_code(folding, extents, target, self.label, shares_rows=not self._is_class)
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Return the bytes of words that become narrow results, and of what workers find who take rows together."""
+        try:
+            parts = self.tile_code(extents, target)
+        except (NoTileCode, OutOfRegisters):
+            return super().scratch_bytes(extents, target)
+        return np.zeros_like(extents.points) + shared_bytes(parts)
+
+    def _assumed(self, extents: Extents, target: Target) -> Cycles:
         n = -(-extents.points // target.workers_per_tile)
         slots = 33 + combination_slots(self.body, self.dtypes, n, target)
         return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)

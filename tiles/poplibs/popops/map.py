@@ -41,6 +41,7 @@ class Map(Codelet):
 
     name: ClassVar[str] = "popops.Map"
     any_order: ClassVar[bool] = True
+    is_pointwise: ClassVar[bool] = True
 
     body: Body
     outputs: tuple[int, ...]
