@@ -15,6 +15,7 @@ import ipuxla
 from hlo_passes.ir import DTYPES, SMALL_FLOATS, TensorType, evaluate_module
 from ipuxla.frontend.importer import import_stablehlo
 from tests import xla
+from tests.flow import assert_same_words
 from tiles.target import Target
 
 
@@ -160,3 +161,18 @@ def test_converted_integers_are_the_same_words_on_every_engine(dtype: str, tiny_
         ]
     for found in words[1:]:
         assert [np.asarray(f).tobytes() for f in found] == [np.asarray(w).tobytes() for w in words[0]]
+
+
+@pytest.mark.parametrize("dtype", ["float8_e5m2", "float8_e4m3b11fnuz", "bfloat16"])
+def test_counted_floats_are_the_same_words_on_every_engine(dtype: str, tiny_target: Target) -> None:
+    """Fuzzing found numbers counted by an iota and those computed from it, as in a fused concatenation, to be other words."""
+
+    def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        count = lax.iota(dtype, 4)
+        return jnp.concatenate([x + count] * 2), x + count[::-1], x + count, x + jnp.arange(4).astype(dtype)
+
+    x = np.array([0.5, -1, 3, 2]).astype(jnp.dtype(dtype))
+    engines = ("hlo", "fast", "literal", "vertex", "tile")
+    results = [ipuxla.jit(function, target=tiny_target, engine=e, arithmetic="ring")(x) for e in engines]
+    for engine, result in zip(engines[1:], results[1:], strict=True):
+        assert_same_words([*map(np.asarray, result)], [*map(np.asarray, results[0])], engine)

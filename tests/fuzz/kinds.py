@@ -25,13 +25,14 @@ from tests.control_programs import control_programs
 from tests.draws import forget_constants_of_modules
 from tests.further_steps import FURTHER
 from tests.fuzz.checks import check_program, described
-from tests.fuzz.together import take_little_scratch
+from tests.fuzz.together import collect_seldom, take_little_scratch
 from tests.hostile import executables, modules
 from tests.programs import ALL_FLOATS, ALL_TYPES, random_programs, with_smooth_results
+from tests.unusual_programs import unusual_programs
 from tiles.errors import InvalidExecutable, OutOfTileMemory
 from tiles.target import Target
 
-CHUNK = 60
+CHUNK = 30
 """Programs that a process draws before it forgets what JAX compiled for them."""
 HOSTILE_CHUNK = 400
 """Modules or executables of a process."""
@@ -82,7 +83,7 @@ class Chunk(NamedTuple):
     Args:
       tried: by what they are, how many examples passed: ``programs``, and so many of them ``long`` (of ``FEWEST`` operations or
         more), ``on all`` engines, and ``in floats`` (compared with XLA), too; their ``vertices``, and those that engine ``tile``
-        ran ``by code``; ``control``, ``modules``, ``executables``.
+        ran ``by code``; ``control``, ``unusual``, ``modules``, ``executables``.
       refused: by the line of a named error, how many programs it refused.
       found: failures.
     """
@@ -114,14 +115,15 @@ def run_chunk(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool = False
     signal.signal(signal.SIGVTALRM, _stop)
     forget_constants_of_modules()
     take_little_scratch()
+    collect_seldom()
     if kind in ("modules", "executables"):
         return _hostile(kind, seed)
-    with jax.enable_x64(kind == "programs"):
+    with jax.enable_x64(kind != "control"):
         return _programs(kind, seed, folder, as_drawn)
 
 
 def _programs(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool) -> Chunk:
-    programs: Any = PROGRAMS if kind == "programs" else CONTROL
+    programs: Any = {"programs": PROGRAMS, "control": CONTROL, "unusual": unusual_programs()}[kind]
     last: dict[str, Any] = {}
     refused: dict[str, int] = {}
     tried: collections.Counter[str] = collections.Counter()
@@ -146,8 +148,8 @@ def _programs(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool) -> Chu
             program, smooth = with_smooth_results(program)
         lowered = jax.jit(program.function, keep_unused=True).lower(*program.arguments)
         if (
-            kind == "control"
-        ):  # of decisions that follow the last bit of what they read, ``check_program`` finds most itself
+            kind != "programs"
+        ):  # of decisions that follow an operand's last bit, ``check_program`` finds most itself
             smooth = tuple(range(len(jax.tree.leaves(lowered.out_info))))
         text, arrays = lowered.as_text(), program.arrays(data_seed)
         apart = zlib.crc32(text.encode()) % APART == 0
@@ -156,12 +158,13 @@ def _programs(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool) -> Chu
         signal.setitimer(signal.ITIMER_VIRTUAL, SLOW_S)
         try:
             checked = check_program(*last["parts"])
-            tried["in floats"] += checked.with_xla > 0
-            tried["on all"] += checked.on_all
-            tried["long"] += kind == "programs" and len(program.steps) >= FEWEST
-            tried["vertices"] += checked.vertices
-            tried["by code"] += checked.by_code
             tried[kind] += 1
+            if kind != "unusual":
+                tried["in floats"] += checked.with_xla > 0
+                tried["on all"] += checked.on_all
+                tried["long"] += kind == "programs" and len(program.steps) >= FEWEST
+                tried["vertices"] += checked.vertices
+                tried["by code"] += checked.by_code
         except (IpuError, HloError) as error:
             if isinstance(error, (InternalError, InvalidExecutable, OutOfTileMemory)):
                 raise

@@ -1,26 +1,36 @@
 """Functions of engines compiled many at a time.
 
 XLA takes some 25 ms of a processor for a computation of a few elements, and 4 ms for one more in the same module. A drawn
-program has fifty, each run once: they share modules here, unchanged, and each is run alone.
+program has a hundred, each run once: they share modules here, unchanged, and each is run alone. Half of them are computations
+that a program before had, too: a codelet, its form and its extents. Those are kept, as the engines keep theirs. A codelet is traced
+once for both arithmetics, whose words are derived from that trace.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
 
 import ipuxla
+from ipuxla.frontend._jax_compat import jaxpr_as_fun
+from ipuxla.hlo_engine import HloEngine
 from tiles.codelets.cells import extent_classes, slice_extents
 from tiles.compiler import ExecuteStep, VertexGroup
-from tiles.engine import memory
+from tiles.engine import FLOAT, RING, FastEngine, memory
 from tiles.engine.literal import LiteralEngine
 from tiles.engine.tile import TileEngine
-from tiles.engine.vertices import cell_form, whole_form
+from tiles.engine.vertices import cell_form, kept_splits, whole_form
+from tiles.numerics.dtypes import to_jax
+from tiles.numerics.ring import ring
 
 QUICKLY: dict[str, bool | int] = {
     "xla_backend_optimization_level": 0,
@@ -31,11 +41,18 @@ QUICKLY: dict[str, bool | int] = {
 """How XLA compiles what runs once on a few elements: half of the time that it takes by default."""
 SHARING = 24
 """Functions of a module: each call runs all of them, on zeros but for one."""
+KEPT = 8192
+"""Functions kept for programs to come; the one longest unused goes first."""
 
 
 def take_little_scratch() -> None:
     """Have engines take scratch memory for small arrays: 16 MiB of zeros for each are a tenth of a program's time."""
     memory.SCRATCH_BYTES = 1 << 16
+
+
+def collect_seldom() -> None:
+    """Have Python look for cycles of garbage a hundredth as often: JAX's traces are none, and looking takes 8 % of the time."""
+    gc.set_threshold(100_000, 20, 20)
 
 
 def run_traced(programs: Sequence[ipuxla.Compiled], arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
@@ -49,40 +66,63 @@ def run_traced(programs: Sequence[ipuxla.Compiled], arrays: Sequence[np.ndarray]
         return [[np.asarray(x) for x in results] for results in found]
 
 
+@contextlib.contextmanager
+def quickly_compiled() -> Iterator[None]:
+    """Have engines fast and hlo compile what they do not share, such as runs that record decisions, as what is shared."""
+    options = property(lambda _: QUICKLY)
+    with (
+        mock.patch.object(FastEngine, "compiler_options", options),
+        mock.patch.object(HloEngine, "compiler_options", options),
+    ):
+        yield
+
+
 def share_modules(engines: Sequence[LiteralEngine]) -> None:
     """Have engines compile the codelets of their groups together, at the first call of any.
 
     Args:
       engines: literal, vertex or tile, of one executable, in any arithmetic.
     """
-    shared: dict[Any, tuple[Callable[..., Any], list[Any]]] = {}
-    users: list[tuple[LiteralEngine, Any, Any]] = []
+    fresh: dict[Hashable, tuple[Callable[..., Any], list[Any]]] = {}
+    users: list[tuple[LiteralEngine, Any, Hashable, int]] = []
     for engine in engines:
         forms = _FORMS[engine.name]
         for step in engine.executable.steps:
             for group in step.groups if isinstance(step, ExecuteStep) else ():
-                for place, key, function, zeros in forms(engine, group):
-                    shared.setdefault(key, (function, zeros))
-                    users.append((engine, place, key))
-    functions: dict[Any, Callable[..., Any]] = {}
-    for first in range(0, len(shared), SHARING):
-        keys = list(shared)[first : first + SHARING]
-        module = _Module([shared[key] for key in keys])
-        functions.update((key, module.function(place)) for place, key in enumerate(keys))
-    for engine, place, key in users:
-        engine._functions[place] = functions[key]
+                for place, key, function, zeros, cells in forms(engine, group):
+                    users.append((engine, place, key, cells))
+                    if key in _FUNCTIONS:
+                        _FUNCTIONS.move_to_end(key)
+                    elif key not in fresh:
+                        fresh[key] = function(), zeros
+    for first in range(0, len(fresh), SHARING):
+        keys = list(fresh)[first : first + SHARING]
+        module = _Module([fresh[key] for key in keys])
+        _FUNCTIONS.update((key, module.function(place)) for place, key in enumerate(keys))
+    for engine, place, key, cells in users:
+        engine._functions[place] = _of_fewer(_FUNCTIONS[key], cells) if cells else _FUNCTIONS[key]
+    while len(_FUNCTIONS) > KEPT:
+        _FUNCTIONS.popitem(last=False)
 
 
-Form = tuple[Any, Any, Callable[..., Any], list[Any]]
-"""Where an engine keeps a function, what says whether two are the same, the function, and arguments for it."""
+_FUNCTIONS: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
+_TRACES: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
+
+Form = tuple[Any, Hashable, Callable[[], Callable[..., Any]], list[Any], int]
+"""Where an engine keeps a function, what says whether two are the same, what makes the function, arguments for it, and how many
+cells the engine calls it for, if it is one of cells: made for the next power of two, so that more of them are the same."""
 
 
 def _whole_forms(engine: LiteralEngine, group: VertexGroup) -> Iterator[Form]:
     """Yield what the literal engine calls for a group."""
     variables, dtypes = engine.executable.variables, tuple(engine.operand_dtypes(group))
     shapes = [variables[operand.variable].shape for operand in group.operands]
-    key = group.codelet, group.form, group.plan.splits, dtypes, engine.arithmetic
-    yield id(group), key, whole_form(group, dtypes, engine.arithmetic), _zeros(engine, shapes, dtypes)
+    key = group.codelet, group.form, kept_splits(group), tuple(shapes), dtypes
+
+    def function() -> Callable[..., Any]:
+        return _in_arithmetic(key, whole_form(group, dtypes, FLOAT), shapes, dtypes, engine.arithmetic)
+
+    yield id(group), (key, engine.arithmetic), function, _zeros(engine, shapes, dtypes), 0
 
 
 def _cell_forms(engine: LiteralEngine, group: VertexGroup) -> Iterator[Form]:
@@ -90,11 +130,49 @@ def _cell_forms(engine: LiteralEngine, group: VertexGroup) -> Iterator[Form]:
     dtypes = tuple(engine.operand_dtypes(group))
     for block in itertools.product(*map(extent_classes, group.plan.splits)):
         sizes = tuple(extent for _, _, extent in block)
-        count = math.prod(end - first for first, end, _ in block)
+        cells = math.prod(end - first for first, end, _ in block)
+        count = 1 << (cells - 1).bit_length()
         shapes = [(count, *slice_extents(operand, sizes)) for operand in group.form.operands]
-        key = group.codelet, group.form, sizes, count, dtypes, engine.arithmetic
-        zeros = [np.zeros((count, len(sizes)), np.int32), *_zeros(engine, shapes, dtypes)]
-        yield (id(group), sizes), key, cell_form(group, sizes, dtypes, engine.arithmetic), zeros
+        key = group.codelet, group.form, sizes, count, dtypes
+
+        all_shapes, all_dtypes = [(count, len(sizes)), *shapes], ("int32", *dtypes)
+
+        def function(key: Hashable = key, sizes: Any = sizes, shapes: Any = all_shapes) -> Callable[..., Any]:
+            form = cell_form(group, sizes, dtypes, FLOAT)
+            return _in_arithmetic(key, form, shapes, ("int32", *dtypes), engine.arithmetic)
+
+        zeros = _zeros(engine, all_shapes, all_dtypes)
+        yield (id(group), sizes), (key, engine.arithmetic), function, zeros, cells
+
+
+def _of_fewer(function: Callable[..., Any], cells: int) -> Callable[..., Any]:
+    """Return a function of a power of two of cells for fewer, the first of which is repeated."""
+    missing = (1 << (cells - 1).bit_length()) - cells
+    if not missing:
+        return function
+
+    def run(*operands: np.ndarray) -> list[Any]:
+        filled = [np.concatenate([x, np.repeat(x[:1], missing, axis=0)]) for x in operands]
+        return [np.asarray(result)[:cells] for result in function(*filled)]
+
+    return run
+
+
+def _in_arithmetic(
+    key: Hashable,
+    form: Callable[..., Any],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+    arithmetic: str,
+) -> Callable[..., Any]:
+    """Return a form in an arithmetic, from a trace of it that both share."""
+    if key not in _TRACES:
+        arguments = [jax.ShapeDtypeStruct(shape, to_jax(d)) for shape, d in zip(shapes, dtypes, strict=True)]
+        with jax.enable_x64(True):
+            _TRACES[key] = jaxpr_as_fun(jax.make_jaxpr(form)(*arguments))
+        if len(_TRACES) > KEPT:
+            _TRACES.popitem(last=False)
+    return ring(_TRACES[key], dtypes) if arithmetic == RING else _TRACES[key]
 
 
 def _forms_without_code(engine: LiteralEngine, group: VertexGroup) -> Iterator[Form]:

@@ -17,6 +17,7 @@ import pytest
 
 import ipuxla
 from ipuxla.errors import Unsupported
+from ipuxla.frontend.importer import import_stablehlo
 from tests import caches, interrupted
 from tests.interrupted import PROGRAMS, compiled, digest, results
 from tests.unit.tiles.test_remote_buffers import accumulating
@@ -95,6 +96,32 @@ def test_interruptions_at_random_moments(seed):
     quiet = [compiled(number) for number in range(len(PROGRAMS))]
     found = interrupt(seed, count=100 if seed else 8)
     assert found == [[digest(program), results(program, 3)] for program in quiet]
+
+
+def test_an_interruption_while_a_module_is_read_stays_one():
+    """At every call of a function that reads: MLIR makes an error about the module of what its callbacks raise."""
+    text = jax.jit(lambda x: jax.nn.softmax(x @ x.T)).lower(np.ones((3, 3), np.float32)).as_text()
+    left = 0
+
+    def strike(frame: Any, event: str, argument: Any) -> None:
+        nonlocal left
+        del argument
+        left -= event == "call" and "_jax_compat" in frame.f_code.co_filename
+        if not left:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    for number in range(1, 1000):
+        left = number
+        sys.setprofile(strike)
+        try:
+            import_stablehlo(text)
+            break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+    assert 20 < number < 999
 
 
 # ---- other processes

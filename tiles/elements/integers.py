@@ -119,7 +119,8 @@ def shift(name: str) -> Rule:
 
         def lane(e: Emitter, a: Register, b: Register) -> Register:
             if name == "shrs":
-                return e.main("shrs", a, least_unsigned(e, b, bits - 1))
+                out = e.main("shrs", signed(e, a, x.dtype), least_unsigned(e, b, bits - 1))
+                return out if is_signed(x.dtype) else wrap(e, out, x.dtype)
             out = wrap(e, e.main(name, unsigned(e, a, x.dtype) if name == "shr" else a, b), x.dtype)
             inside = e.main("cmpult", b, e.constant("M", bits))
             return e.main("mul", out, inside)
@@ -129,7 +130,7 @@ def shift(name: str) -> Rule:
             if not 0 <= amount_bits < bits and name != "shrs":
                 return MZERO
             within = min(amount_bits, bits - 1) if amount_bits >= 0 else bits - 1
-            source = unsigned(e, a, x.dtype) if name == "shr" else a
+            source = {"shr": unsigned, "shrs": signed}.get(name, _as_it_is)(e, a, x.dtype)
             return wrap(e, e.main(name, source, imms=(within,)), x.dtype)
 
         return lanes(ctx, x.dtype, "int", lane if amount.constant is None else by_constant, x, amount)
@@ -140,6 +141,15 @@ def shift(name: str) -> Rule:
 def unsigned(e: Emitter, register: Register, dtype: str) -> Register:
     """Return a register's low bits as an unsigned number of its dtype's width."""
     return wrap(e, register, "u" + dtype) if is_signed(dtype) and width_of(dtype) < 32 else register
+
+
+def signed(e: Emitter, register: Register, dtype: str) -> Register:
+    """Return a register's low bits as a number of its dtype's width whose highest bit is a sign."""
+    return register if is_signed(dtype) else wrap(e, register, dtype.removeprefix("u"))
+
+
+def _as_it_is(_: Emitter, register: Register, __: str) -> Register:
+    return register
 
 
 def least_unsigned(e: Emitter, register: Register, bound: int) -> Register:

@@ -39,16 +39,16 @@ def whole_function(
       size_bytes: of all values of the program, by which XLA optimizes more or less.
     """
     options = _options(size_bytes, arithmetic)
-    return _whole(group.codelet, group.form, _kept_splits(group), dtypes, arithmetic, options)
+    return _whole(group.codelet, group.form, kept_splits(group), dtypes, arithmetic, options)
 
 
 def whole_form(group: VertexGroup, dtypes: tuple[str, ...], arithmetic: str) -> Callable[..., Any]:
     """Return what ``whole_function`` compiles, as a function that JAX can trace."""
-    form, splits = group.form, _kept_splits(group)
+    form, splits = group.form, kept_splits(group)
     return _in_arithmetic(_unplaced(group.codelet, form, splits), dtypes, arithmetic)
 
 
-def _kept_splits(group: VertexGroup) -> tuple[AxisSplit, ...]:
+def kept_splits(group: VertexGroup) -> tuple[AxisSplit, ...]:
     """Return how a group's dimensions are cut as far as results depend on it: in a reduction."""
     split = group.plan.split_reductions(group.form)
     return tuple(

@@ -163,9 +163,12 @@ def _unchanged(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[
 
 @rule("iota")
 def _iota(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
-    """Count in integers, then convert: what a part that knows its origin computes too."""
+    """Count in integers, then convert, to 8-bit floats by way of float32: what a part that knows its origin computes too."""
     out = eqn.outvars[0].aval
-    counts = broadcasted_iota(jnp.int32, out.shape, eqn.params["dimension"])
+    counts: Datum = broadcasted_iota(jnp.int32, out.shape, eqn.params["dimension"])
+    if ring_words.is_float(out) and out.dtype.itemsize == 1:
+        wide = np.dtype(np.float32)
+        return [ring_words.convert(ring_words.convert(counts, np.int32, wide), wide, out.dtype)]
     return [ring_words.convert(counts, np.int32, out.dtype)]
 
 

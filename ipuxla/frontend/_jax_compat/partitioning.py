@@ -21,6 +21,7 @@ from jaxlib import _hlo as _hlo_bindings  # pyright: ignore[reportAttributeAcces
 
 from ipuxla.frontend._jax_compat.clients import cpu_client
 from ipuxla.frontend._jax_compat.sharded_modules import main_of, separate_shardings
+from ipuxla.frontend._jax_compat.walking import operations
 
 
 def partitioned_module(
@@ -193,17 +194,14 @@ def _groups_along(devices: np.ndarray, sizes: dict[str, int], wanted: str) -> np
 def _write_groups(module: Any, groups: dict[int, np.ndarray]) -> None:
     """Write groups as tables into the collectives of a module, by channel."""
     ir = _mlir.ir
-
-    def visit(op: Any) -> Any:
-        if "channel_handle" in op.attributes and "replica_groups" in op.attributes:
-            channel = int(re.findall(r"handle = (\d+)", str(op.attributes["channel_handle"]))[0])
-            if channel in groups:
-                op.attributes["replica_groups"] = ir.DenseIntElementsAttr.get(groups[channel])  # pyright: ignore
-        return ir.WalkResult.ADVANCE
-
-    if groups:
-        with module.context:
-            module.operation.walk(visit)
+    if not groups:
+        return
+    with module.context:
+        for op in operations(module):
+            if "channel_handle" in op.attributes and "replica_groups" in op.attributes:
+                channel = int(re.findall(r"handle = (\d+)", str(op.attributes["channel_handle"]))[0])
+                if channel in groups:
+                    op.attributes["replica_groups"] = ir.DenseIntElementsAttr.get(groups[channel])  # pyright: ignore
 
 
 _ENDING = "ipuxla.ends_here"

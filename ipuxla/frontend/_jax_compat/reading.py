@@ -15,6 +15,8 @@ from jax._src.lib.mlir import passmanager as _passmanager
 from jax._src.lib.mlir.dialects import func as _func
 from jax._src.lib.mlir.dialects import hlo as _hlo
 
+from ipuxla.frontend._jax_compat.walking import operations
+
 mlir_ir = _mlir.ir
 
 _PORTABLE_ARTIFACT = re.compile(rb"ML\xefR.StableHLO_v", re.DOTALL)
@@ -114,15 +116,11 @@ def _widen_functions(module: Any) -> None:
     """
     ir = _mlir.ir
     found: list[Any] = []
-
-    def visit(op: Any) -> Any:
+    for op in operations(module):
         if op.name.startswith("chlo.") and not len(op.regions):
             types = {each.type for each in (*op.operands, *op.results)}
             if len(types) == 1 and re.search(r"f[468]E\w+>$", str(*types)):
                 found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.walk(visit)
     for op in found:
         narrow = op.results[0].type
         with op.location, ir.InsertionPoint(op):
@@ -142,14 +140,10 @@ def _fold_shapes(module: Any) -> bool:
     """
     ir = _mlir.ir
     found: list[tuple[Any, int]] = []
-
-    def visit(op: Any) -> Any:
+    for op in operations(module):
         for number in _SHAPE_OPERANDS.get(op.name, ()):
             if getattr(op.operands[number].owner, "name", "") != "stablehlo.constant":
                 found.append((op, number))
-        return ir.WalkResult.ADVANCE
-
-    module.walk(visit)
     has_changed = False
     for op, number in found:
         value = op.operands[number]

@@ -19,6 +19,7 @@ from jaxlib import _hlo as _hlo_bindings  # pyright: ignore[reportAttributeAcces
 
 from ipuxla.frontend._jax_compat.lowering import module_bytecode
 from ipuxla.frontend._jax_compat.reading import parsed_module
+from ipuxla.frontend._jax_compat.walking import operations
 
 
 class WrittenForDevices(NamedTuple):
@@ -106,9 +107,7 @@ _MARKS_OF_SHARDINGS = frozenset(
 
 def says_shardings(module: Any) -> bool:
     """Whether an MLIR operation, a module, says of any value how devices hold it. Hides Shardy and GSPMD."""
-    found: list[bool] = []
-
-    def visit(op: Any) -> Any:
+    for op in operations(module):
         attributes = op.attributes
         is_said = op.name.startswith("sdy.") and op.name != "sdy.mesh"
         is_said = is_said or any(key in attributes for key in _SAID)
@@ -118,26 +117,13 @@ def says_shardings(module: Any) -> bool:
             if op.name == "func.func" and role in attributes:
                 is_said = is_said or any(key in each for each in attributes[role] for key in _SAID)
         if is_said:
-            found.append(True)
-            return _mlir.ir.WalkResult.INTERRUPT
-        return _mlir.ir.WalkResult.ADVANCE
-
-    module.walk(visit)
-    return bool(found)
+            return True
+    return False
 
 
 def find_operation(module: Any, names: frozenset[str]) -> Any:
     """Return the first operation of a name in an MLIR module, or None."""
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if op.name not in names:
-            return _mlir.ir.WalkResult.ADVANCE
-        found.append(op)
-        return _mlir.ir.WalkResult.INTERRUPT
-
-    module.operation.walk(visit)
-    return found[0] if found else None
+    return next((op for op in operations(module) if op.name in names), None)
 
 
 def _meshes_of_module(module: Any) -> tuple[tuple[tuple[str, int], ...], ...]:
@@ -346,15 +332,7 @@ def _convolutions(module: Any) -> list[Any]:
 
 def _operations(module: Any, names: Sequence[str]) -> list[Any]:
     """Return the operations of some names of a module, in order."""
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if op.name in names:
-            found.append(op.operation)
-        return _mlir.ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return found
+    return [op for op in operations(module) if op.name in names]
 
 
 def _wrong_cuts(module: Any, mesh: Sequence[tuple[str, int]]) -> list[Wholes]:

@@ -21,6 +21,7 @@ from jax._src.lib.mlir.dialects import sdy as _sdy
 from ipuxla.frontend._jax_compat.lowering import module_bytecode
 from ipuxla.frontend._jax_compat.reading import conv_dimensions, dot_dimensions, parsed_module
 from ipuxla.frontend._jax_compat.sharded_modules import main_of
+from ipuxla.frontend._jax_compat.walking import operations
 from ipuxla.sharding import Mesh
 
 ArrayAxes = tuple[tuple[str, ...], ...]
@@ -118,15 +119,8 @@ def argument_types(source: Any) -> list[tuple[tuple[int, ...], str]]:
 
 def count_operations(source: Any) -> int:
     """Return how many operations a module has."""
-    count = [0]
-
-    def visit(_: Any) -> Any:
-        count[0] += 1
-        return _mlir.ir.WalkResult.ADVANCE
-
     with _mlir.make_ir_context():
-        _parsed(source).operation.walk(visit)
-    return count[0]
+        return sum(1 for _ in operations(_parsed(source)))
 
 
 def with_shardings(source: Any, mesh: Mesh, said: Mapping[int, ArrayAxes], is_open: bool = False) -> Any:

@@ -91,6 +91,14 @@ EXACT = {
     "not": (lambda a: ~a, (["bool"], [W], ["uint8"])),
     "shift": (lambda a: (a << 3) ^ (a >> 2), ([W], ["uint8"])),
     "shift by": (lax.shift_right_logical, ([W, W], ["uint8"] * 2)),
+    "shift with the sign": (
+        lambda a: lax.shift_right_arithmetic(a, a.dtype.type(2)),
+        (["uint8"], ["uint16"], ["int8"]),
+    ),
+    "shift with the sign by": (
+        lax.shift_right_arithmetic,
+        ([W, W], ["uint8"] * 2, ["uint16"] * 2, ["int16"] * 2),
+    ),
     "bits": (lambda a: lax.clz(a) + lax.population_count(a), ([W], ["int8"])),
     "floor": (jnp.floor, ([F], [H])),
     "round": (lambda a: lax.round(a * 2), ([F], [H])),

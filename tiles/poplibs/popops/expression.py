@@ -152,10 +152,13 @@ def _compare(cell: Cell, attrs: Mapping[str, Any], lhs: Array, rhs: Array) -> Ar
 
 
 def _convert(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
-    dtype = to_jax(attrs["dtype"])
+    return _converted(x, to_jax(attrs["dtype"]))
+
+
+def _converted(x: Array, dtype: np.dtype) -> Array:
+    """Return a value in a type; the same in ``hlo_passes`` and, for an iota, in ``tiles.numerics.ring_rules``."""
     if is_integer(x.dtype) and x.dtype.itemsize >= 2 and is_float(dtype) and dtype.itemsize == 1:
-        # The same in ``hlo_passes``: XLA:CPU's older emitters round to float16 and then again (jaxlib 0.10.2).
-        x = x.astype(jnp.float32)
+        x = x.astype(jnp.float32)  # XLA:CPU's older emitters round to float16 and then again (jaxlib 0.10.2)
     return lax.convert_element_type(x, dtype)
 
 
@@ -184,8 +187,7 @@ def _iota(cell: Cell, attrs: Mapping[str, Any]) -> Array:
     shape = [1] * len(cell.sizes)
     shape[dim] = cell.sizes[dim]
     origin = lax.convert_element_type(jnp.asarray(cell.origin[dim]), counter)
-    counts = broadcasted_iota(counter, shape, dim) + origin
-    return lax.convert_element_type(counts, dtype)
+    return _converted(broadcasted_iota(counter, shape, dim) + origin, dtype)
 
 
 def _constant(cell: Cell, attrs: Mapping[str, Any]) -> Array:
