@@ -98,7 +98,6 @@ def expression(computation: Computation) -> tuple[tuple[Row, ...], tuple[Paramet
     return rows, maps
 
 
-@functools.lru_cache(maxsize=4096)  # scheduling, joining and lowering ask the same of a fusion
 def expressions(
     computation: Computation,
 ) -> tuple[tuple[Row, ...], tuple[ParameterMap, ...], tuple[int, ...]]:
@@ -115,6 +114,7 @@ def expressions(
     return found.finish(numbers)
 
 
+@functools.lru_cache(maxsize=4096)  # scheduling and joining ask the same of a fusion
 def index_maps(computation: Computation) -> tuple[ParameterMap, ...]:
     """Return how an injective computation reads its parameters. Raises as ``expression`` does."""
     return expressions(computation)[1]
