@@ -164,7 +164,8 @@ def _weight(instruction: Instruction) -> int:
 def _is_whole(axes: Axes, value: Value, shape: tuple[int, ...]) -> bool:
     """Whether an array is read from its first to its last element along each axis."""
     return all(
-        axis.offset == 0 and (size == 1 or (axis.coefficient == 1 and shape[axis.dim or 0] == size))
+        axis.offset == 0
+        and (size == 1 or (axis.dim is not None and axis.coefficient == 1 and shape[axis.dim] == size))
         for axis, size in zip(axes, value.type.shape, strict=True)
     )
 
