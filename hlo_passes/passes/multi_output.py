@@ -400,6 +400,7 @@ class _Joining:
         assert later.expression is not None
         made = (*earlier.results, *later.results)
         needed = {value for value in made if self._is_needed(value, earlier, later)}
+        needed = needed or set(later.results)  # dead code is other passes' business
         expression = earlier.expression.joined(later.expression, needed)
         self._remove(earlier)
         self._remove(later)
