@@ -190,7 +190,8 @@ def eased(executable: Executable, policy: Policy) -> Policy | None:
     """Return how to plan a program again that does not fit, None where planning would not help.
 
     Temporaries that crowd a tile get less room; where code or data crowd, bytes of exchange code become dearer. Variables
-    that crowd one tile while others have room go to more tiles first, where they were laid out for who reads them first.
+    that crowd one tile while others have room go to more tiles first, where they were laid out for who reads them first:
+    that costs some exchange, where temporaries with less room cost serial splits and the exchange code of each.
     Everything that is short has to be what planning could save (``Shortage.most_saved_bytes``): a program that
     lacks room for what it keeps is not planned again for its code.
 
@@ -202,7 +203,7 @@ def eased(executable: Executable, policy: Policy) -> Policy | None:
     if any(lack.most_saved_bytes(policy) < lack.excess_bytes for lack in lacks):
         return None
     lack, changed = lacks[0], policy
-    if lack.kind == DATA and lack.is_made_up_by_spreading(policy):
+    if lack.kind in (DATA, TEMPORARIES) and lack.is_made_up_by_spreading(policy):
         return replace(policy, held_share=LEAST_HELD_SHARE)
     by_code = lack.is_made_up_by_code(policy)
     if lack.kind != CODE and (lack.kind != DATA or not by_code):
