@@ -170,7 +170,9 @@ def _all_ones(dtype: str) -> int:
 def _select_n(ctx: Context, params: Params, which: Value, *cases: Value) -> Value:
     if len(cases) != 2 or which.dtype != "bool":
         raise NoTileCode(f"a select of {len(cases)} cases by {which.dtype}", expected="2 cases by bool")
-    if cases[0].dtype in _FLOATS and _mask_form(which):
+    # One predicate for all elements, such as an optimizer's clipping, is made a mask once, ahead of them.
+    is_mask = _mask_form(which) or which.level < ctx.level(*cases)
+    if cases[0].dtype in _FLOATS and is_mask:
         return masked_select(ctx, which, *cases)
     return integers.select_lanes(ctx, which, *cases)
 
