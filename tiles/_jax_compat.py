@@ -21,6 +21,7 @@ from jax.experimental import xla_metadata
 from jax.extend import core
 from jax.interpreters import ad, batching
 from jax.interpreters import mlir as _interpreters_mlir
+from jaxlib import version as _jaxlib_version
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -130,6 +131,14 @@ lower_fun: _LowerFun = _mlir.lower_fun
 mlir: Any = _mlir
 func: Any = importlib.import_module("jaxlib.mlir.dialects.func")
 stablehlo: Any = importlib.import_module("jaxlib.mlir.dialects.stablehlo")
+
+
+# ---- XLA
+
+OLDER_EMITTERS: dict[str, bool | int] = (
+    {"xla_cpu_use_fusion_emitters": False} if _jaxlib_version.__version_info__ < (0, 11, 1) else {}
+)
+"""Compiler options that have XLA:CPU take its older emitters of loops. From jaxlib 0.11.1 on it has the newer ones alone."""
 
 
 # ---- structures of arrays

@@ -127,7 +127,7 @@ def leaf_primitive(
 
 def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
     """Return a jaxpr that takes what it closes over before its arguments, and those values. Hides ``pe``."""
-    return _core.ClosedJaxpr(_pe.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
+    return ClosedJaxpr(_pe.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
 
 
 def instantiated(tangent: Any) -> Any:
