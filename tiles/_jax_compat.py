@@ -246,6 +246,7 @@ dot_general: _DotGeneral = _lax.dot_general
 dynamic_index_in_dim: _DynamicIndexInDim = _lax.dynamic_index_in_dim
 dynamic_update_index_in_dim: _DynamicUpdateIndexInDim = _lax.dynamic_update_index_in_dim
 gather: Callable[..., Array] = _lax.gather
+conv_dimension_numbers: Callable[..., lax.ConvDimensionNumbers] = _lax.conv_dimension_numbers
 reduce: Callable[..., list[Array]] = _lax.reduce
 pad: Callable[[Array, Sequence[tuple[int, int]]], Array] = _jnp.pad
 reduce_sum: Callable[[Array, Sequence[int]], Array] = _lax.reduce_sum

@@ -28,6 +28,7 @@ from hlo_passes.ops.elementwise import (
 )
 from hlo_passes.ops.indexing import DynamicSlice
 from hlo_passes.passes.base import Pass, map_control_regions
+from hlo_passes.platforms import default_platform
 
 COSTLY: tuple[type[Op], ...] = (Atan2, Cosine, Power, Sine, Tan)
 """Functions that machines call a library for: hundreds of instructions an element and more."""
@@ -164,7 +165,7 @@ def _evaluated(computation: Computation, found: Sequence[Instruction]) -> list[n
         return [known[each.result] for each in found]
 
     # XLA:CPU's older emitters, where it has them, take half as long to compile
-    is_quick = jax.default_backend() == "cpu" and all(map(_is_alike, steps))
+    is_quick = default_platform() == "cpu" and all(map(_is_alike, steps))
     options = OLDER_EMITTERS if is_quick else None
     with jax.enable_x64(True):
         return [np.asarray(value) for value in jit(values, compiler_options=options)()]
