@@ -2,7 +2,7 @@
 
 A type checker knows nothing of what leaves an unannotated parameter or result, and jaxlib's bindings of MLIR have no
 types at all. Each is declared here once, so that the modules which use it are checked strictly. They are JAX's own
-functions, not wrappers.
+functions; what is a function of its own here hides how versions of JAX differ.
 """
 
 from __future__ import annotations
@@ -124,6 +124,14 @@ batchers: MutableMapping[Primitive, Callable[..., Any]] = cast(Any, batching).pr
 define_linear: Callable[[Primitive, Callable[..., list[Any]]], object] = cast(Any, ad).deflinear2
 register_lowering: _RegisterLowering = _mlir.register_lowering
 lower_fun: _LowerFun = _mlir.lower_fun
+
+
+def scan_counts(params: Params) -> tuple[int, int]:
+    """Return how many operands of a scan are constants, and how many are carried: numbers until JAX 0.10, then trees."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(list(consts)), len(list(carry))
 
 
 # ---- MLIR
