@@ -47,7 +47,14 @@ def test_cholesky_of_a_batch(small_target):
 def test_cholesky_in_other_floats(dtype, small_target):
     with jax.enable_x64(True):
         a = jnp.asarray(spd(18, 18)).astype(dtype)
-        got = ipuxla.jit(jnp.linalg.cholesky, target=small_target)(a)
+        function = ipuxla.jit(jnp.linalg.cholesky, target=small_target)
+    try:
+        jax.eval_shape(jnp.linalg.cholesky, a)
+    except TypeError:  # JAX from 0.11 on: floats of 32 bits and more
+        with pytest.raises(TypeError, match="cholesky does not accept dtype"):
+            function(a)
+        return
+    got = function(a)
         check_close(got, jnp.linalg.cholesky(a.astype(np.float64)).astype(dtype), str(dtype))
 
 
