@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from ipuxla.api import jit
 from ipuxla.errors import InvalidOption, WrongArguments
@@ -50,7 +50,8 @@ def mesh(
             expected=f"{len(sizes)} different names",
             got=", ".join(map(repr, axes)) or "none",
         )
-    return AbstractMesh(sizes, axes)
+    # From JAX 0.11 on an abstract mesh is explicit unless told: types of arrays would have to name its axes.
+    return AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
 def pmap(

@@ -20,6 +20,7 @@ from tiles.compiler.control_flow import count_steps
 from tiles.engine import ENGINES, FLOAT, Engine, Trace, make_engine
 from tiles.errors import ProgramAborted
 from tiles.graph import Stream
+from tiles.platforms import where_arrays_are
 
 
 class EngineOf(NamedTuple):
@@ -150,7 +151,7 @@ class Runner:
           Unsupported: the program exchanges items with the host.
         """
         self._require_no_streams()
-        with self._checking():
+        with self._checking(), where_arrays_are(arrays):
             return list(self._run(*arrays))
 
     @contextlib.contextmanager
@@ -171,7 +172,7 @@ class Runner:
         Raises:
           InvalidArguments: other streams than the program's, or too few items.
         """
-        with self._checking():
+        with self._checking(), where_arrays_are(arrays):
             outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
         return self._whole(outputs), dict(trace.streams)
 
@@ -198,7 +199,7 @@ class Runner:
           Unsupported: engine ``hlo``, which has no supersteps to count.
         """
         self._require_supersteps()
-        with self._checking():
+        with self._checking(), where_arrays_are(arrays):
             outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
         return self._whole(outputs), trace
 
