@@ -4,7 +4,8 @@ Nothing else in ``ipuxla`` imports ``jax._src``, ``jax.interpreters`` or ``jax.e
 folder. Functions here know about jaxprs and MLIR, never about targets or engines.
 """
 
-from ipuxla.frontend._jax_compat.aliases import Equation, ShapedArray, Zero, jaxpr_as_fun
+from ipuxla.frontend._jax_compat import mlir
+from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr, Equation, ShapedArray, Zero, jaxpr_as_fun
 from ipuxla.frontend._jax_compat.lowering import (
     CUSTOM_PARTITIONING,
     HostCall,
@@ -93,6 +94,7 @@ __all__ = [
     "CUSTOM_PARTITIONING",
     "LU_COMPOSITE",
     "QR_COMPOSITE",
+    "ClosedJaxpr",
     "Equation",
     "HostCall",
     "ShapedArray",
@@ -134,6 +136,7 @@ __all__ = [
     "manual_body",
     "mark_donated",
     "meshes_of",
+    "mlir",
     "mlir_ir",
     "module_bytecode",
     "module_of_bytecode",
