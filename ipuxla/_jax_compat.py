@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr
 
 from tiles._jax_compat import Datum, DTypeLike
 
-__all__ = ["ClosedJaxpr", "DTypeLike", "Datum", "Function", "Tree", "TreeDef"]
+__all__ = ["ClosedJaxpr", "DTypeLike", "Datum", "Function", "Params", "Tree", "TreeDef"]
 
 Tree: TypeAlias = Any
 """A pytree: an array, or tuples, lists, dictionaries and registered classes of pytrees. No type describes them all."""
@@ -27,6 +27,9 @@ class TreeDef(Protocol):
     def children(self) -> Sequence[TreeDef]: ...
     def __hash__(self) -> int: ...
 
+
+Params: TypeAlias = dict[str, Any]
+"""Parameters of a primitive, of any kinds, by name; static arguments of a function."""
 
 Function: TypeAlias = Callable[..., Any]
 """A function of pytrees that JAX can trace."""

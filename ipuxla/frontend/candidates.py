@@ -14,9 +14,10 @@ import base64
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ipuxla.errors import Unsupported
+from ipuxla.frontend._jax_compat import mlir
 from ipuxla.frontend._jax_compat.clients import MAX_DEVICES
 from ipuxla.frontend._jax_compat.shardy import (
     ArrayAxes,
@@ -64,7 +65,7 @@ class Candidate(NamedTuple):
 
 
 def find_candidates(
-    source: Any, system: System, donated: Collection[int] = (), untrusted: bool = False
+    source: mlir.Source, system: System, donated: Collection[int] = (), untrusted: bool = False
 ) -> list[Candidate]:
     """Return shardings of a program, the most promising first; one IPU is among them.
 
@@ -77,7 +78,7 @@ def find_candidates(
     Raises:
       Unsupported: the child process ends.
     """
-    if not untrusted:
+    if not untrusted or not isinstance(source, str | bytes):
         return _Search(source, system, donated).candidates()
     blob = source.encode(errors="surrogatepass") if isinstance(source, str) else source
     request = {
@@ -113,7 +114,7 @@ def find_for_another(request: bytes) -> bytes:
 
 
 class _Search:
-    def __init__(self, source: Any, system: System, donated: Collection[int]) -> None:
+    def __init__(self, source: mlir.Source, system: System, donated: Collection[int]) -> None:
         self.source, self.system, self.donated = source, system, donated
         self.types = argument_types(source)
         operations = max(1, count_operations(source))
@@ -139,7 +140,7 @@ class _Search:
             self._fill(mesh, ranked, trial)
         return sorted(self.found.values(), key=self._rank)
 
-    def _rank(self, candidate: Candidate | None) -> tuple[Any, ...]:
+    def _rank(self, candidate: Candidate | None) -> tuple[object, ...]:
         """Return what orders candidates: what does not fit comes last, then cycles, then fewer IPUs."""
         if candidate is None:
             return (math.inf,)
@@ -149,7 +150,11 @@ class _Search:
 
     def _trial(self, mesh: Mesh) -> Callable[[tuple[tuple[Cut, str], ...]], Candidate | None]:
         """Return what prices cuts along axes of a mesh; None for what cannot be, or where enough was tried."""
-        pricing, sizes, known = Pricing(self.system, mesh), dict(mesh), dict[Any, Candidate | None]()
+        pricing, sizes, known = (
+            Pricing(self.system, mesh),
+            dict(mesh),
+            dict[tuple[tuple[Cut, str], ...], Candidate | None](),
+        )
 
         def trial(chosen: tuple[tuple[Cut, str], ...]) -> Candidate | None:
             if chosen not in known:
@@ -256,13 +261,17 @@ class _Search:
         return tuple(sorted(found))
 
 
-def _merged(cuts: Sequence[Cut], types: Sequence[Any]) -> list[Cut]:
+Signature = tuple[tuple[tuple[tuple[int, ...], str], int], ...]
+"""What a cut splits: types of arguments, each with a dimension."""
+
+
+def _merged(cuts: Sequence[Cut], types: Sequence[tuple[tuple[int, ...], str]]) -> list[Cut]:
     """Return cuts with those of the same types joined, where they share no argument."""
 
-    def signature(cut: Cut) -> tuple[Any, ...]:
+    def signature(cut: Cut) -> Signature:
         return tuple(sorted({(types[number], dim) for number, dim in cut}))
 
-    found: list[tuple[Any, list[tuple[int, int]]]] = []
+    found: list[tuple[Signature, list[tuple[int, int]]]] = []
     for cut in cuts:
         own, numbers = signature(cut), {number for number, _ in cut}
         fitting = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -85,7 +84,7 @@ def lu_by_columns(a: Array) -> list[Array]:
     m, n = a.shape[-2:]
     row, column = indices(a)
 
-    def step(k: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def step(k: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         a, pivots, permutation = state
         here, current = picked(a, column == k, -1), picked(a, row == k, -2)
         magnitude = jnp.where(row >= k, _size(here), -1)
@@ -115,7 +114,7 @@ def lu_by_columns(a: Array) -> list[Array]:
 # ---- QR
 
 
-def reflector(here: Array, row: Array, k: Any) -> tuple[Array, Array, Array]:
+def reflector(here: Array, row: Array, k: Array | int) -> tuple[Array, Array, Array]:
     """Return the Householder reflection that clears columns below element k: vector, factor and what k becomes.
 
     As LAPACK's larfg: what is applied is the adjoint of ``1 - tau v v^H``, element k becomes real, and that of the
@@ -137,7 +136,7 @@ def reflector(here: Array, row: Array, k: Any) -> tuple[Array, Array, Array]:
     return vector, tau, beta
 
 
-def _reflect(k: Any, a: Array, taus: Array) -> tuple[Array, Array]:
+def _reflect(k: Array, a: Array, taus: Array) -> tuple[Array, Array]:
     """Apply the Householder reflection that clears column k below the diagonal, and store it there, as geqrf."""
     row, column = indices(a)
     here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
@@ -182,7 +181,7 @@ def geqp3(a: Array, columns: Array, *, use_magma: bool | None = None) -> list[Ar
     row, column = indices(a)
     count = min(a.shape[-2:])
 
-    def step(k: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def step(k: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         a, taus, order = state
         norms = jnp.sum(jnp.where(row >= k, squares(a), 0), -2, keepdims=True)
         chosen = jnp.argmax(jnp.where(column >= k, norms, -1), axis=-1, keepdims=True).astype(jnp.int32)
@@ -320,7 +319,12 @@ def _ascending(keys: Array) -> Array:
 
 
 def eigh(
-    a: Array, *, lower: bool, sort_eigenvalues: bool, subset_by_index: Any, algorithm: Any
+    a: Array,
+    *,
+    lower: bool,
+    sort_eigenvalues: bool,
+    subset_by_index: tuple[int, int] | None,
+    algorithm: object,
 ) -> list[Array]:
     """Return eigenvectors and ascending eigenvalues of symmetric or Hermitian matrices by Jacobi's method.
 
@@ -360,7 +364,12 @@ def eigh(
 
 
 def svd(
-    a: Array, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any = None, algorithm: Any = None
+    a: Array,
+    *,
+    full_matrices: bool,
+    compute_uv: bool,
+    subset_by_index: tuple[int, int] | None = None,
+    algorithm: object = None,
 ) -> list[Array]:
     """Return descending singular values, and the vectors if asked, by one-sided Jacobi iterations.
 
@@ -371,8 +380,9 @@ def svd(
     if 0 in a.shape:
         return _svd_of_nothing(a, full_matrices, compute_uv, subset_by_index)
     if m < n:
-        options = {"subset_by_index": subset_by_index, "algorithm": algorithm}
-        values, *vectors = svd(adjoint(a), full_matrices=full_matrices, compute_uv=compute_uv, **options)
+        values, *vectors = svd(
+            adjoint(a), full_matrices=full_matrices, compute_uv=compute_uv, subset_by_index=subset_by_index
+        )
         return [values, *map(adjoint, reversed(vectors))]
     a_scaled, scale = scaled(a)
     outer, square = None, a_scaled
@@ -398,7 +408,9 @@ def svd(
     return [values[..., first:last], left, right]
 
 
-def _svd_of_nothing(a: Array, full_matrices: bool, compute_uv: bool, subset_by_index: Any) -> list[Array]:
+def _svd_of_nothing(
+    a: Array, full_matrices: bool, compute_uv: bool, subset_by_index: tuple[int, int] | None
+) -> list[Array]:
     """Return what ``svd`` does of no matrices, or of matrices without elements: any vectors are theirs."""
     *batch, m, n = a.shape
     count = min(m, n) if subset_by_index is None else subset_by_index[1] - subset_by_index[0]

@@ -15,27 +15,19 @@ from typing import Protocol
 from jax import lax
 
 from hlo_passes import ops
-from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import Builder, Computation, Location, Op, TensorType, Value
 from ipuxla._jax_compat import Function
 from ipuxla.errors import InvalidCodelet
-from ipuxla.frontend import checks, printing
+from ipuxla.frontend import checks, collectives, printing
 from ipuxla.frontend._jax_compat import LU_COMPOSITE, QR_COMPOSITE, mlir, mlir_ir
 from ipuxla.frontend.attributes import integer, text
-from ipuxla.frontend.collectives import COLLECTIVES
 from ipuxla.frontend.library_calls import Options, routine_of
 from ipuxla.frontend.nested import Operand, plain
 from tiles.graph import read_message
 
 
-class Scope(Protocol):
+class Scope(collectives.Scope, Protocol):
     """Where operations are read to."""
-
-    def emit(
-        self, op: Op, operands: Sequence[Value], location: Location, regions: Sequence[Computation] = ()
-    ) -> Value:
-        """Append an operation with one result."""
-        ...
 
     def emit_all(
         self, op: Op, operands: Sequence[Value], location: Location, regions: Sequence[Computation] = ()
@@ -55,14 +47,6 @@ class Scope(Protocol):
         location: Location,
     ) -> Sequence[Value]:
         """Append what a JAX function does to arrays; its results have these types."""
-        ...
-
-    def result_types(self, op: mlir.Operation, location: Location) -> list[TensorType]:
-        """Return the types of an MLIR operation's results."""
-        ...
-
-    def unsupported(self, op: mlir.Operation, location: Location, hint: str) -> UnsupportedOp:
-        """Return the named error for an operation."""
         ...
 
 
@@ -272,6 +256,12 @@ def _token(
     return [[]]
 
 
+def _tuple(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> list[Operand]:
+    return [list(operands)]
+
+
 def _tuple_element(
     scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
 ) -> Sequence[Operand]:
@@ -369,8 +359,8 @@ def _summed(scope: Scope, value: Value, axes: Sequence[int], location: Location)
 
 
 LEGALIZED: dict[str, Reader] = {
-    **COLLECTIVES,
-    "stablehlo.tuple": lambda scope, op, operands, location: [list(operands)],
+    **collectives.COLLECTIVES,
+    "stablehlo.tuple": _tuple,
     "stablehlo.get_tuple_element": _tuple_element,
     "stablehlo.after_all": _token,
     "stablehlo.create_token": _token,

@@ -12,13 +12,14 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ipuxla.errors import InvalidOption, Unsupported
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend._jax_compat import mlir
 from ipuxla.frontend._jax_compat.clients import MAX_DEVICES
 from ipuxla.frontend._jax_compat.shardy import with_shardings
 from ipuxla.frontend.collectives import COLLECTIVES
@@ -38,7 +39,7 @@ class Partitioned(NamedTuple):
       argument_shapes: of the whole arguments.
     """
 
-    module: Any
+    module: mlir.Module
     placement: Placement
     argument_shapes: tuple[tuple[int, ...], ...]
 
@@ -47,7 +48,7 @@ Free = tuple[Sequence[bool], Sequence[bool]]
 """Which arguments, and which results, XLA may choose the sharding of."""
 
 
-def partition(module: Any, shardings: Shardings, donated: Sequence[int] = ()) -> Partitioned:
+def partition(module: mlir.Module, shardings: Shardings, donated: Sequence[int] = ()) -> Partitioned:
     """Return the program of one device.
 
     Args:
@@ -63,7 +64,7 @@ def partition(module: Any, shardings: Shardings, donated: Sequence[int] = ()) ->
 
 
 def partition_said(
-    module: Any,
+    module: mlir.Source,
     mesh: Mesh,
     inputs: Sequence[Sequence[Sequence[str]]],
     donated: Sequence[int] = (),
@@ -82,7 +83,7 @@ def partition_said(
       InvalidOption: the module exchanges something among the one device that it is for.
       Unsupported: more devices than XLA partitions for, or XLA refuses the module.
     """
-    if untrusted:
+    if untrusted and isinstance(module, str | bytes):
         said = {"mesh": mesh, "inputs": inputs, "donated": list(donated)}
         found = _partition_apart(module, said)
         assert found is not None
@@ -126,7 +127,7 @@ def _as_bytes(source: str | bytes) -> bytes:
     return source.encode(errors="surrogatepass") if isinstance(source, str) else source
 
 
-def _partition_apart(source: str | bytes, said: dict[str, Any]) -> Partitioned | None:
+def _partition_apart(source: str | bytes, said: Mapping[str, object]) -> Partitioned | None:
     """Return the answer of a child process: of ``partition_said`` where shardings are given, else of ``_partition_source``."""
     blob = base64.b64encode(_as_bytes(source)).decode()
     request = {"is_text": isinstance(source, str), "source": blob, **said}
@@ -209,7 +210,7 @@ def _partition_source(source: str | bytes) -> Partitioned | None:
     return _partition(found.module, mesh, found.free, found.donated)
 
 
-def _partition(module: Any, mesh: Mesh, free: Free, donated: Sequence[int]) -> Partitioned:
+def _partition(module: mlir.Module, mesh: Mesh, free: Free, donated: Sequence[int]) -> Partitioned:
     axes = digits_of_axes(mesh)
     try:
         argument_shapes, shapes = compat.shapes_of_main(module)

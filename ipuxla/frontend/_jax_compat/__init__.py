@@ -5,7 +5,17 @@ folder. Functions here know about jaxprs and MLIR, never about targets or engine
 """
 
 from ipuxla.frontend._jax_compat import mlir
-from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr, Equation, ShapedArray, Zero, jaxpr_as_fun
+from ipuxla.frontend._jax_compat.aliases import (
+    AxisData,
+    ClosedJaxpr,
+    Equation,
+    JaxprTrace,
+    JaxprTracer,
+    LoweringContext,
+    ShapedArray,
+    Zero,
+    jaxpr_as_fun,
+)
 from ipuxla.frontend._jax_compat.lowering import (
     CUSTOM_PARTITIONING,
     HostCall,
@@ -56,6 +66,7 @@ from ipuxla.frontend._jax_compat.sharded_modules import (
     with_whole_dimensions,
 )
 from ipuxla.frontend._jax_compat.tracing import (
+    TracedFunction,
     allow_explicit_64bit,
     argument_names,
     constrained_jaxpr,
@@ -73,6 +84,7 @@ from ipuxla.frontend._jax_compat.tracing import (
     names_explicit_axes,
     no_mesh,
     only_debugs,
+    operand_types,
     own_width,
     trace_context,
     trace_function,
@@ -94,10 +106,15 @@ __all__ = [
     "CUSTOM_PARTITIONING",
     "LU_COMPOSITE",
     "QR_COMPOSITE",
+    "AxisData",
     "ClosedJaxpr",
     "Equation",
     "HostCall",
+    "JaxprTrace",
+    "JaxprTracer",
+    "LoweringContext",
     "ShapedArray",
+    "TracedFunction",
     "Zero",
     "allow_explicit_64bit",
     "argument_names",
@@ -144,6 +161,7 @@ __all__ = [
     "names_explicit_axes",
     "no_mesh",
     "only_debugs",
+    "operand_types",
     "own_width",
     "partial_eval_jaxpr",
     "partitioned_module",

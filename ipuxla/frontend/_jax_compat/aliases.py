@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from jax._src import core as _core
 from jax._src.interpreters import ad as _ad
+from jax._src.interpreters import batching as _batching
+from jax._src.interpreters import mlir as _mlir
+from jax._src.interpreters import partial_eval as _pe
 
 ClosedJaxpr = _core.ClosedJaxpr
+AxisData = _batching.AxisData
 Equation = _core.JaxprEqn
+JaxprTrace = _pe.JaxprTrace
+JaxprTracer = _pe.JaxprTracer
+LoweringContext = _mlir.LoweringRuleContext
 ShapedArray = _core.ShapedArray
 Zero = _ad.Zero
 jaxpr_as_fun = _core.jaxpr_as_fun

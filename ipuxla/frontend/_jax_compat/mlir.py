@@ -13,6 +13,9 @@ from ipuxla.frontend._jax_compat.reading import mlir_ir
 
 _T = TypeVar("_T")
 
+Module: TypeAlias = mlir_ir.Module
+"""A module; its ``operation`` holds functions."""
+
 Location: TypeAlias = mlir_ir.Location
 """Where an operation is from; its subclasses say which kind of place."""
 
@@ -134,5 +137,5 @@ def parts(location: mlir_ir.FusedLoc) -> list[Location]:
     return list(held.locations)
 
 
-Source: TypeAlias = "str | bytes | Operation | OpView | mlir_ir.Module"
+Source: TypeAlias = "str | bytes | Operation | OpView | Module"
 """A StableHLO module: text, bytecode or a portable artifact, or as MLIR has it."""
