@@ -12,10 +12,33 @@ from jax.extend.core import ClosedJaxpr
 
 from tiles._jax_compat import Datum, DTypeLike
 
-__all__ = ["ClosedJaxpr", "DTypeLike", "Datum", "Function", "Params", "Tree", "TreeDef"]
+__all__ = [
+    "ClosedJaxpr",
+    "DTypeLike",
+    "Datum",
+    "Device",
+    "Function",
+    "Params",
+    "Path",
+    "Tree",
+    "TreeDef",
+]
 
 Tree: TypeAlias = Any
 """A pytree: an array, or tuples, lists, dictionaries and registered classes of pytrees. No type describes them all."""
+
+
+Path: TypeAlias = tuple[Any, ...]
+"""Where in a pytree a leaf is: keys, positions and attributes, from outside in."""
+
+
+class Device(Protocol):
+    """A JAX device."""
+
+    @property
+    def platform(self) -> str: ...
+    @property
+    def id(self) -> int: ...
 
 
 class TreeDef(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 from hlo_passes.errors import MalformedForm
 from hlo_passes.ops import PointForm
 from hlo_passes.ops.point_form import COMBINERS
+from ipuxla._jax_compat import ClosedJaxpr, Datum, Function, Tree, TreeDef
 from ipuxla.errors import InvalidCodelet
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend import codelet_call
@@ -25,20 +25,24 @@ class Codelet:
     """A function of one point of an index domain, called with whole arrays; see ``codelet``."""
 
     def __init__(
-        self, function: Callable[..., Any], choices: codelet_call.Codelet, more: Mapping[str, Any]
+        self,
+        function: Function,
+        choices: codelet_call.Codelet,
+        parts: Mapping[str, int] | None,
+        tiles: range | None,
     ) -> None:
         """Keep the function; calls trace it."""
         functools.update_wrapper(self, function)
         self._function = function
         self._choices = choices
-        self._parts: Mapping[str, int] | None = more["parts"]
-        self._tiles: range | None = more["tiles"]
+        self._parts = parts
+        self._tiles = tiles
 
     def __repr__(self) -> str:
         """Name and form."""
         return f"<codelet {self._choices.label}: {self._choices.form}>"
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: Datum) -> Tree:
         """Run at every point.
 
         Args:
@@ -121,7 +125,7 @@ def codelet(
     cycles: int | None = None,
     parts: Mapping[str, int] | None = None,
     tiles: Sequence[int] | None = None,
-) -> Callable[[Callable[..., Any]], Codelet]:
+) -> Callable[[Function], Codelet]:
     """Make a codelet of a JAX function, to be called inside decorated functions.
 
     ::
@@ -160,23 +164,23 @@ def codelet(
         raise InvalidCodelet(
             f"combine={combine!r}, but every result of {form!r} is one point's", try_="leave combine out"
         )
-    more = {"parts": parts, "tiles": None if tiles is None else _evenly_spaced(tiles)}
+    where = None if tiles is None else _evenly_spaced(tiles)
 
-    def decorate(function: Callable[..., Any]) -> Codelet:
+    def decorate(function: Function) -> Codelet:
         label = name or getattr(function, "__name__", "codelet")
-        return Codelet(function, codelet_call.Codelet(label, read, combiner, cycles or 0), more)
+        return Codelet(function, codelet_call.Codelet(label, read, combiner, cycles or 0), parts, where)
 
     return decorate
 
 
 def tile_map(
-    function: Callable[..., Any],
-    *arrays: Any,
+    function: Function,
+    *arrays: Datum,
     tiles: Sequence[int] | int | None = None,
     in_axes: Sequence[int | None] | int | None = 0,
     name: str | None = None,
     cycles: int | None = None,
-) -> Any:
+) -> Tree:
     """Run a function on tiles by hand: once for every entry of the arrays' leading axis, each on a tile of its own.
 
     Args:
@@ -252,7 +256,7 @@ def _entry(index: str, rank: int) -> str:
     return f"[{', '.join([*([index] if index else []), *([':'] * rank)])}]"
 
 
-def _traced(function: Callable[..., Any], slices: Sequence[Any]) -> tuple[Any, Any]:
+def _traced(function: Function, slices: Sequence[jax.ShapeDtypeStruct]) -> tuple[ClosedJaxpr, TreeDef]:
     jaxpr, shape = jax.make_jaxpr(function, return_shape=True)(*slices)
     return jaxpr, jax.tree.structure(shape)
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from hlo_passes.errors import UnsupportedOp, UnsupportedType
 from hlo_passes.ir import UNKNOWN, Instruction, print_instruction
@@ -155,7 +155,7 @@ def _written(files: Mapping[str, str]) -> pathlib.Path | None:
     return None
 
 
-def options_text(options: Any) -> str:
+def options_text(options: object) -> str:
     """Return what was chosen about a compilation, the target apart, as JSON."""
     chosen = ("engine", "arithmetic", "check_memory", "passes", "strict", "plans", "shard")
     return json.dumps({name: getattr(options, name) for name in chosen}, indent=2) + "\n"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
+from ipuxla._jax_compat import Datum, Device
 from ipuxla.collection import collection_paused
 from ipuxla.errors import HostEngineInsideJit, InvalidOption, Unsupported, WrongArguments
 from ipuxla.options import ARITHMETICS, require_one_of
@@ -73,7 +74,7 @@ def on_tiles(
     )
 
 
-def _devices(named: Sequence[tuple[str, int]]) -> list[Any]:
+def _devices(named: Sequence[tuple[str, int]]) -> list[Device]:
     """Return the JAX devices of platforms and ids.
 
     Raises:
@@ -143,7 +144,7 @@ class Runner:
         """The streams by which the program exchanges items with the host."""
         return self.executable.streams if self._streams is None else self._streams
 
-    def run(self, *arrays: Any) -> list[Any]:
+    def run(self, *arrays: Datum) -> list[Datum]:
         """Run on arrays, keys as their words. Callers hold ``jax.enable_x64(True)``.
 
         Raises:
@@ -164,8 +165,8 @@ class Runner:
             raise
 
     def run_streams(
-        self, arrays: Sequence[Any], streams: Mapping[str, Any] | None
-    ) -> tuple[list[Any], dict[str, Any]]:
+        self, arrays: Sequence[Datum], streams: Mapping[str, Datum] | None
+    ) -> tuple[list[Datum], dict[str, Datum]]:
         """Run on arrays and items; return results, and what streams to the host received.
 
         Raises:
@@ -175,11 +176,11 @@ class Runner:
             outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
         return self._whole(outputs), dict(trace.streams)
 
-    def _held(self, arrays: Sequence[Any]) -> Sequence[Any]:
+    def _held(self, arrays: Sequence[Datum]) -> Sequence[Datum]:
         """Return what an engine takes of whole arrays: what each replica holds."""
         return arrays if self._placement is None else self._placement.to_devices(arrays)
 
-    def _whole(self, outputs: Sequence[Any]) -> list[Any]:
+    def _whole(self, outputs: Sequence[Datum]) -> list[Datum]:
         """Return the arrays whose parts an engine returns."""
         return list(outputs) if self._placement is None else self._placement.from_devices(outputs)
 
@@ -191,7 +192,9 @@ class Runner:
                 try_="compiled(*arguments, streams={name: items}) with an array [items, *shape] for each",
             )
 
-    def run_traced(self, *arrays: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[Any], Trace]:
+    def run_traced(
+        self, *arrays: Datum, streams: Mapping[str, Datum] | None = None
+    ) -> tuple[list[Datum], Trace]:
         """Run and record what ran; donated arguments are kept.
 
         Raises:
@@ -226,7 +229,7 @@ class Runner:
                 try_='compile(engine="fast") and profile that',
             )
 
-    def trace(self, *tracers: Any) -> list[Any]:
+    def trace(self, *tracers: Datum) -> list[Datum]:
         """Run as part of an outer JAX transformation.
 
         Raises:
@@ -243,13 +246,13 @@ class Runner:
         self._require_no_streams()
         return self._traced(*tracers)
 
-    def _traced(self, *arrays: Any) -> list[Any]:
+    def _traced(self, *arrays: Datum) -> list[Datum]:
         """Run as a pure JAX function."""
         with collection_paused():
             return self._whole(self._machine.trace(*self._held(arrays)))
 
     @functools.cached_property
-    def _run(self) -> Callable[..., Sequence[Any]]:
+    def _run(self) -> Callable[..., Sequence[Datum]]:
         """The program as a function of arrays, without a record of its steps."""
         if self._kind.is_traceable and not self._machine.needs_host:
             return jax.jit(

@@ -12,12 +12,15 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+
+from ipuxla._jax_compat import Datum
+from tiles.files import JsonObject
 
 Mesh = tuple[tuple[str, int], ...]
 """Names and sizes of axes, the first one slowest in the numbering of devices."""
@@ -32,7 +35,10 @@ def digits_of_axes(mesh: Mesh) -> dict[str, tuple[int, int]]:
     return {name: (size, math.prod(sizes[number + 1 :])) for number, (name, size) in enumerate(mesh)}
 
 
-def _without_explicit_axes(array: Any) -> Any:
+_Each = TypeVar("_Each")
+
+
+def _without_explicit_axes(array: Datum) -> Datum:
     """Return an array whose type names no axes of a mesh of the caller's own devices: those are not this machine's."""
     mesh = jax.typeof(array).sharding.mesh
     return jax.sharding.reshard(array, NamedSharding(mesh, PartitionSpec())) if mesh.explicit_axes else array
@@ -79,7 +85,7 @@ class ArraySharding:
                 number = number * size + devices // stride % size
         return number
 
-    def to_devices(self, array: Any, num_devices: int) -> Any:
+    def to_devices(self, array: Datum, num_devices: int) -> Datum:
         """Return what the devices hold, ``[devices, *local_shape]``; the array itself where each holds all of it."""
         array = _without_explicit_axes(array)
         if self.is_replicated:
@@ -94,7 +100,7 @@ class ArraySharding:
         blocks = split.transpose(*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)).reshape(-1, *local)
         return blocks[self.block_of_devices(num_devices)]
 
-    def from_devices(self, held: Any, shape: Sequence[int]) -> Any:
+    def from_devices(self, held: Datum, shape: Sequence[int]) -> Datum:
         """Return the array of a shape whose parts devices hold, ``[devices, *local_shape]``."""
         if self.is_replicated:
             return held[0]
@@ -137,10 +143,10 @@ class Placement:
         """How many."""
         return math.prod(size for _, size in self.mesh)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return this as JSON types."""
 
-        def listed(shardings: tuple[ArraySharding, ...]) -> list[Any]:
+        def listed(shardings: tuple[ArraySharding, ...]) -> list[list[list[list[int]]]]:
             return [[[list(digit) for digit in digits] for digits in s.dimensions] for s in shardings]
 
         return {
@@ -151,7 +157,7 @@ class Placement:
         }
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Placement:
+    def from_data(cls, data: JsonObject) -> Placement:
         """Return the placement that ``to_data`` wrote.
 
         Raises:
@@ -160,7 +166,7 @@ class Placement:
         mesh = tuple((str(name), int(size)) for name, size in data["mesh"])
         num_devices = math.prod(size for _, size in mesh)
 
-        def read(shardings: list[Any]) -> tuple[ArraySharding, ...]:
+        def read(shardings: Sequence[Sequence[Sequence[Sequence[int]]]]) -> tuple[ArraySharding, ...]:
             return tuple(
                 ArraySharding(tuple(tuple((int(n), int(s)) for n, s in digits) for digits in dimensions))
                 for dimensions in shardings
@@ -178,12 +184,12 @@ class Placement:
             raise ValueError("the parts that devices hold: no device holds some of them")
         return found
 
-    def to_devices(self, arrays: Sequence[Any]) -> list[Any]:
+    def to_devices(self, arrays: Sequence[Datum]) -> list[Datum]:
         """Return what the devices hold of the arguments; see ``ArraySharding.to_devices``."""
         pairs = zip(self.inputs, arrays, strict=True)
         return [sharding.to_devices(array, self.num_devices) for sharding, array in pairs]
 
-    def from_devices(self, held: Sequence[Any]) -> list[Any]:
+    def from_devices(self, held: Sequence[Datum]) -> list[Datum]:
         """Return the results whose parts devices hold."""
         results = zip(self.outputs, held, self.result_shapes, strict=True)
         return [sharding.from_devices(x, shape) for sharding, x, shape in results]
@@ -191,7 +197,7 @@ class Placement:
     def repeated(self, inputs: Sequence[int], outputs: Sequence[int]) -> Placement:
         """Return the placement where each argument and each result is so many arrays of its own shape."""
 
-        def each(values: tuple[Any, ...], counts: Sequence[int]) -> tuple[Any, ...]:
+        def each(values: tuple[_Each, ...], counts: Sequence[int]) -> tuple[_Each, ...]:
             return tuple(v for v, count in zip(values, counts, strict=True) for _ in range(count))
 
         return Placement(

@@ -12,7 +12,7 @@ import functools
 import json
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -34,12 +34,14 @@ from hlo_passes.passes import (
     split_positions,
 )
 from hlo_passes.passes import Pipeline as PassPipeline
+from ipuxla._jax_compat import ClosedJaxpr, Device, Tree, TreeDef
 from ipuxla.cache import kept, kept_sharding
 from ipuxla.choosing import choose, describe, shown
 from ipuxla.collection import collection_paused
 from ipuxla.errors import InvalidOption, UnknownStage, Unsupported
 from ipuxla.fitting import advice, beyond_memory, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend._jax_compat import mlir
 from ipuxla.frontend.candidates import find_candidates
 from ipuxla.frontend.checks import Check
 from ipuxla.frontend.importer import import_stablehlo
@@ -66,11 +68,12 @@ from tiles.errors import InvalidGraph, InvalidPlan
 from tiles.graph import Graph, Stream, print_graph
 from tiles.numerics.dtypes import name_of
 from tiles.report import print_tile_code, profile
+from tiles.target import System, Target
 
 STAGES = ("stablehlo", "sharding", "partitioned", "hlo", "hlo-optimized", "graph", "plans", "program", "tile")
 
 
-_pipelines: weakref.WeakKeyDictionary[Any, dict[Any, Pipeline]] = weakref.WeakKeyDictionary()
+_pipelines: weakref.WeakKeyDictionary[ClosedJaxpr, dict[Hashable, Pipeline]] = weakref.WeakKeyDictionary()
 
 
 class Pipeline:
@@ -78,7 +81,7 @@ class Pipeline:
 
     def __init__(
         self,
-        stablehlo: Any,
+        stablehlo: mlir.Source,
         name: str | None = None,
         consumed: tuple[int, ...] = (),
         untrusted: bool = False,
@@ -106,10 +109,10 @@ class Pipeline:
             self.module: Module = import_stablehlo(source, name, untrusted, mesh)
         self._consumed = consumed
         self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
-        self._optimized: dict[Any, Module] = {}
-        self._executables: dict[Any, Executable] = {}
+        self._optimized: dict[Hashable, Module] = {}
+        self._executables: dict[Hashable, Executable] = {}
         self._shared_out: dict[PinnedShardings, Pipeline] = {}
-        self._choices: dict[Any, str] = {}
+        self._choices: dict[Hashable, str] = {}
         self._runners: dict[CompileOptions, Runner] = {}
 
     def optimized(self, options: CompileOptions) -> Module:
@@ -463,14 +466,14 @@ def _machine_of(pinned: PinnedShardings, options: CompileOptions) -> CompileOpti
 
 
 def jaxpr_pipeline(
-    jaxpr: Any, name: str, donated: tuple[int, ...] = (), shardings: Shardings | None = None
+    jaxpr: ClosedJaxpr, name: str, donated: tuple[int, ...] = (), shardings: Shardings | None = None
 ) -> Pipeline:
     """Return the pipeline of a closed jaxpr, the same one for as long as the jaxpr lives."""
     known = _pipelines.setdefault(jaxpr, {})
     key = (name, donated, shardings)
     if key not in known:
         checks: list[Check] = []
-        alive: list[Any] = []
+        alive: list[object] = []
         module = to_stablehlo(jaxpr, name, donated, shardings, checks, alive)
         partitioned = None if shardings is None else partition(module, shardings, donated)
         known[key] = Pipeline(module, consumed=donated, partitioned=partitioned, checks=checks)
@@ -478,7 +481,10 @@ def jaxpr_pipeline(
 
 
 def jaxpr_signature(
-    jaxpr: Any, donated: tuple[int, ...] = (), in_tree: Any = None, out_tree: Any = None
+    jaxpr: ClosedJaxpr,
+    donated: tuple[int, ...] = (),
+    in_tree: TreeDef | None = None,
+    out_tree: TreeDef | None = None,
 ) -> Signature:
     """Return the signature of a closed jaxpr."""
     return Signature(
@@ -499,13 +505,15 @@ def module_signature(module: Module, partitioned: Partitioned | None = None) -> 
       partitioned: where that was made from: callers pass and get whole arrays.
     """
     entry = module.entry_computation
-    shapes: list[Sequence[Any]] = [
+    shapes: list[Sequence[tuple[int, ...]]] = [
         [type_.shape for type_ in role] for role in (entry.parameter_types, entry.result_types)
     ]
     if partitioned is not None:
         shapes = [partitioned.argument_shapes, partitioned.placement.result_shapes]
 
-    def leaves(types: Sequence[Any], declared: Sequence[str], shapes: Sequence[Any]) -> tuple[LeafType, ...]:
+    def leaves(
+        types: Sequence[TensorType], declared: Sequence[str], shapes: Sequence[tuple[int, ...]]
+    ) -> tuple[LeafType, ...]:
         own = [narrow_name(name) for name in declared] or [None] * len(types)
         return tuple(
             LeafType(shape, name or type_.np_dtype.name)
@@ -534,17 +542,17 @@ class Lowered:
         self.options = options
 
     @property
-    def in_tree(self) -> Any:
+    def in_tree(self) -> TreeDef | None:
         """Structure of ``(args, kwargs)``, static arguments left out."""
         return self.signature.in_tree
 
     @property
-    def out_tree(self) -> Any:
+    def out_tree(self) -> TreeDef | None:
         """Structure of the result."""
         return self.signature.out_tree
 
     @property
-    def in_avals(self) -> Any:
+    def in_avals(self) -> Tree:
         """Type of each argument leaf, in the structure of the arguments."""
         if self.in_tree is None:
             return self.signature.inputs
@@ -570,7 +578,7 @@ class Lowered:
 
     def compile(
         self,
-        target: Any = None,
+        target: str | Target | System | None = None,
         *,
         engine: str | None = None,
         arithmetic: str | None = None,
@@ -579,7 +587,7 @@ class Lowered:
         strict: bool | None = None,
         plans: str | None = None,
         shard: str | None = None,
-        devices: Sequence[Any] | None = None,
+        devices: Sequence[Device] | None = None,
     ) -> Compiled:
         """Compile for a machine; what is not given is as decorated.
 
@@ -604,7 +612,7 @@ class Lowered:
         return self._pipeline.compile(self.signature, options)
 
 
-def _leaf_type(aval: Any) -> LeafType:
+def _leaf_type(aval: compat.ShapedArray) -> LeafType:
     generator = compat.key_generator(aval)
     name = "uint32" if generator else element_name(aval.dtype)
     if not generator and aval.dtype.kind != "c" and name not in HOLDERS:

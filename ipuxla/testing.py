@@ -9,12 +9,12 @@ Needs hypothesis: ``pip install 'ipuxla[testing]'``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 from hypothesis import strategies as st
 
+from ipuxla._jax_compat import Function, Tree
 from ipuxla.api import jit
 from ipuxla.runtime import Compiled
 from tiles.numerics.tolerance import NotClose, check_close
@@ -26,9 +26,9 @@ ENGINES = ("fast", "literal", "vertex")
 
 
 def check_engines(
-    function: Callable[..., Any],
+    function: Function,
     target: str | Target,
-    *args: Any,
+    *args: Tree,
     engines: Sequence[str] = ENGINES,
     floats: Sequence[str] = ENGINES,
 ) -> Compiled:

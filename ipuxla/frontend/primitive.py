@@ -24,16 +24,7 @@ from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend._jax_compat import ShapedArray
 from ipuxla.frontend.lower import PLATFORM
 from ipuxla.frontend.shardings import Shardings
-
-
-class Options(Protocol):
-    """What a call carries for its backend; hashable, since JAX compares parameters."""
-
-    arithmetic: str
-
-    def __hash__(self) -> int:
-        """Equal options hash equally."""
-        ...
+from ipuxla.options import CompileOptions
 
 
 class Program(Protocol):
@@ -48,7 +39,7 @@ class Program(Protocol):
         ...
 
 
-Backend = Callable[[ClosedJaxpr, Options, str, tuple[int, ...], Shardings | None], Program]
+Backend = Callable[[ClosedJaxpr, CompileOptions, str, tuple[int, ...], Shardings | None], Program]
 """``backend(jaxpr, options, name, donated, shardings)`` compiles a closed jaxpr whose ``donated`` arguments it may
 consume, for one device or those of ``shardings``."""
 
@@ -65,7 +56,7 @@ def set_backend(backend: Backend) -> None:
 
 def program(
     jaxpr: ClosedJaxpr,
-    options: Options,
+    options: CompileOptions,
     name: str,
     donated: tuple[int, ...] = (),
     shardings: Shardings | None = None,
@@ -84,7 +75,7 @@ ipu_call_p = compat.call_primitive("ipu_call")
 
 def ipu_call(
     jaxpr: ClosedJaxpr,
-    options: Options,
+    options: CompileOptions,
     name: str,
     donated: tuple[int, ...],
     *leaves: Datum,
@@ -137,7 +128,7 @@ def _unsaid(shardings: Shardings | None, jaxpr: ClosedJaxpr) -> Shardings | None
 def _run(
     *arrays: Datum,
     jaxpr: ClosedJaxpr,
-    options: Options,
+    options: CompileOptions,
     name: str,
     donated: tuple[int, ...],
     shardings: Shardings | None,
@@ -151,7 +142,9 @@ def _run(
     return outputs
 
 
-def _types(*avals: ShapedArray, jaxpr: ClosedJaxpr, options: Options, **_: object) -> list[ShapedArray]:
+def _types(
+    *avals: ShapedArray, jaxpr: ClosedJaxpr, options: CompileOptions, **_: object
+) -> list[ShapedArray]:
     """Result types; in the ring floats are unsigned integers of their width, complex numbers two of them.
 
     They name axes of a mesh only where arguments' types do: else what calls this knows of no mesh.
@@ -295,7 +288,7 @@ def _lower(
     context: compat.LoweringContext,
     *values: compat.mlir.Value,
     jaxpr: ClosedJaxpr,
-    options: Options,
+    options: CompileOptions,
     name: str,
     donated: tuple[int, ...],
     shardings: Shardings | None,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 
 from hlo_passes.ir import Module, evaluate_module, evaluate_partitioned, one_by_one
 from hlo_passes.ops import Print, Stop
 from hlo_passes.passes import uneven_collective
+from ipuxla._jax_compat import Datum
 from ipuxla.errors import Unsupported
 from ipuxla.hlo_engine.replay import DECIDING, replaying
 from ipuxla.hlo_engine.streaming import showing, streaming
@@ -88,20 +88,22 @@ class HloEngine(Engine):
         return bool(self._streams) or self._prints or self._stops
 
     @property
-    def compiler_options(self) -> dict[str, Any] | None:
+    def compiler_options(self) -> dict[str, bool | int] | None:
         """XLA's: quickly in the ring, as the fast engine's."""
         if self.arithmetic == FLOAT:
             return None
         instructions = self._module.walk()
         return quickly(sum(value.type.size_bytes for i in instructions for value in i.results), rounds=False)
 
-    def run(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[jax.Array], Trace]:
+    def run(
+        self, *inputs: Datum, streams: Mapping[str, Datum] | None = None
+    ) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``. The trace has no supersteps."""
         results, received = self._run(*inputs, streams=streams)
         return list(results), Trace((), self.name, self.arithmetic, streams=received)
 
     @functools.cached_property
-    def _run(self) -> Callable[..., tuple[_Results, Mapping[str, Any]]]:
+    def _run(self) -> Callable[..., tuple[_Results, Mapping[str, Datum]]]:
         module, executable, options = self._module, self._executable, self.compiler_options
         if self._exchanges:
             return streaming(module, self._streams, executable, self.arithmetic, options)
@@ -110,13 +112,15 @@ class HloEngine(Engine):
         else:
             function = jax.jit(self._traced, compiler_options=options)
 
-        def run(*arrays: Any, streams: Mapping[str, Any] | None = None) -> tuple[_Results, Mapping[str, Any]]:
+        def run(
+            *arrays: Datum, streams: Mapping[str, Datum] | None = None
+        ) -> tuple[_Results, Mapping[str, Datum]]:
             check_items(module.name, {}, {}, streams)
             return function(*arrays), {}
 
         return run
 
-    def trace(self, *inputs: Any) -> _Results:
+    def trace(self, *inputs: Datum) -> _Results:
         """Return the outputs as a JAX-traceable function of the inputs.
 
         Raises:
@@ -148,10 +152,10 @@ class HloEngine(Engine):
         return ring(evaluate, [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types])
 
 
-def _on_all_devices(module: Module, placement: Placement) -> Callable[..., list[Any]]:
+def _on_all_devices(module: Module, placement: Placement) -> Callable[..., list[Datum]]:
     """Return a function of whole arrays: the module evaluated on all devices, operation by operation."""
 
-    def evaluate(*arrays: Any) -> list[Any]:
+    def evaluate(*arrays: Datum) -> list[Datum]:
         held = evaluate_partitioned(module, *placement.to_devices(arrays), apply=one_by_one)
         return placement.from_devices(held)
 

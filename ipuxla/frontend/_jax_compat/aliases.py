@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from jax._src import core as _core
+from jax._src import pjit as _pjit
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import mlir as _mlir
@@ -14,6 +15,7 @@ from jax._src.interpreters import partial_eval as _pe
 ClosedJaxpr = _core.ClosedJaxpr
 AxisData = _batching.AxisData
 Equation = _core.JaxprEqn
+JitWrapped = _pjit.JitWrapped
 JaxprTrace = _pe.JaxprTrace
 JaxprTracer = _pe.JaxprTracer
 LoweringContext = _mlir.LoweringRuleContext

@@ -25,7 +25,7 @@ from jax._src.util import weakref_lru_cache as _weakref_lru_cache
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from ipuxla._jax_compat import Datum, Tree, TreeDef
-from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr, Equation, ShapedArray, jaxpr_as_fun
+from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr, Equation, JitWrapped, ShapedArray, jaxpr_as_fun
 from ipuxla.frontend.frames import users_own
 
 # ---- tracing ----
@@ -79,6 +79,12 @@ def trace_function(
     inputs, outputs = (tuple(map(_said_sharding, *pair)) for pair in zip(said, avals, strict=True))
     positions = tuple(np.flatnonzero(is_donated).tolist())
     return TracedFunction(traced.jaxpr, outer, traced.out_tree, positions, inputs, outputs)
+
+
+def clear_cache(jitted: JitWrapped) -> None:
+    """Forget what a ``jax.jit`` function compiled. Hides that JAX declares no such method."""
+    own: Any = jitted
+    own.clear_cache()
 
 
 def _said_sharding(sharding: Any, aval: ShapedArray) -> jax.sharding.Sharding | None:
