@@ -23,7 +23,6 @@ from tiles.kept import FOLDER
 from tiles.target import find_machine, known_names, known_systems
 
 
-
 def define(values: flags.FlagValues = flags.FLAGS) -> None:
     """Add the flags ``--target``, ``--engine``, ``--arithmetic``, ``--[no]check_memory`` and ``--[no]cache``.
 

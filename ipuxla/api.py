@@ -253,7 +253,7 @@ class JittedFunction(Generic[_P, _R]):
         """Bind as a method: the instance is the first argument."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def lower(self, *args: _P.args, **kwargs: _P.kwargs) -> Lowered:
+    def lower(self, *args: Tree, **kwargs: Tree) -> Lowered:
         """Trace and lower for these arguments (arrays or ``jax.ShapeDtypeStruct``).
 
         Raises:
@@ -273,7 +273,7 @@ class JittedFunction(Generic[_P, _R]):
             self.options,
         )
 
-    def trace(self, *args: _P.args, **kwargs: _P.kwargs) -> jax.stages.Traced:
+    def trace(self, *args: Tree, **kwargs: Tree) -> jax.stages.Traced:
         """Return the call as JAX traces it, a ``jax.stages.Traced``: one operation ``ipu_call`` of a jaxpr.
 
         What JAX lowers from it, and ``jax.export.export`` of this function, is the emulated program for the host;
@@ -281,7 +281,7 @@ class JittedFunction(Generic[_P, _R]):
         """
         return jax.jit(self.__call__, **self._roles).trace(*args, **kwargs)
 
-    def eval_shape(self, *args: _P.args, **kwargs: _P.kwargs) -> Tree:
+    def eval_shape(self, *args: Tree, **kwargs: Tree) -> Tree:
         """Return shapes and dtypes of the result, as ``jax.eval_shape`` does; nothing is compiled."""
         return self.trace(*args, **kwargs).out_info
 

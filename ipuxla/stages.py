@@ -13,7 +13,6 @@ import json
 import math
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
 
 import jax
 
@@ -426,15 +425,15 @@ class Pipeline:
         if options not in self._runners:
             executable = functools.partial(self.executable, options)
             checks = {check.message: check.fail for check in self.checks}
-            common: dict[str, Any] = {"strict": options.strict, "donated": self.consumed, "checks": checks}
+            common = functools.partial(Runner, strict=options.strict, donated=self.consumed, checks=checks)
             if options.engine == HloEngine.name:
-                runner = Runner(executable, self.hlo_engine(options), streams=self.streams(options), **common)
+                runner = common(executable, self.hlo_engine(options), streams=self.streams(options))
             else:
                 placement = None if self.placement is None else self.words_placement(self.placement)
                 engine = on_tiles(
                     executable(), options.engine, options.arithmetic, options.strict, options.devices
                 )
-                runner = Runner(executable, engine, placement=placement, **common)
+                runner = common(executable, engine, placement=placement)
             self._runners[options] = runner
         return self._runners[options]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-Tree = Any
+from ipuxla._jax_compat import Tree
 
 
 class Optimizer(NamedTuple):

@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -96,8 +96,17 @@ def ipu_call(
     )
 
 
+class CallParams(TypedDict):
+    """Parameters of a call beside its jaxpr; ``ipu_call`` says what each is."""
+
+    options: CompileOptions
+    name: str
+    donated: tuple[int, ...]
+    shardings: Shardings | None
+
+
 def _rebind(
-    jaxpr: ClosedJaxpr, arguments: Sequence[Datum], params: Params, transformation: str
+    jaxpr: ClosedJaxpr, arguments: Sequence[Datum], params: CallParams, transformation: str
 ) -> list[Datum]:
     """Call a jaxpr that a transformation derived; storage of arguments is the transformation's then.
 
@@ -165,7 +174,7 @@ def _word_type(aval: ShapedArray) -> ShapedArray:
 
 
 def _jvp(
-    primals: Sequence[Datum], tangents: Sequence[Datum], *, jaxpr: ClosedJaxpr, **params: Any
+    primals: Sequence[Datum], tangents: Sequence[Datum], *, jaxpr: ClosedJaxpr, **params: Unpack[CallParams]
 ) -> tuple[list[Datum], list[Datum]]:
     if params["options"].arithmetic != "float":
         outputs = ipu_call_p.bind(*primals, jaxpr=jaxpr, **params)
@@ -185,7 +194,7 @@ def _jvp(
 
 
 def _partial_eval(
-    trace: compat.JaxprTrace, *tracers: compat.JaxprTracer, jaxpr: ClosedJaxpr, **params: Any
+    trace: compat.JaxprTrace, *tracers: compat.JaxprTracer, jaxpr: ClosedJaxpr, **params: Unpack[CallParams]
 ) -> list[Datum]:
     """Run the part that known arguments decide, and leave the rest for later on residuals."""
     is_unknown = [not compat.is_known(t) for t in tracers]
@@ -205,7 +214,7 @@ def _partial_eval(
 
 
 def _run_known(
-    jaxpr: ClosedJaxpr, arguments: Sequence[Datum], num_results: int, params: Params
+    jaxpr: ClosedJaxpr, arguments: Sequence[Datum], num_results: int, params: CallParams
 ) -> list[Datum]:
     """Call a jaxpr, but not for values that are arguments or earlier results; an empty call is none."""
     smaller, from_arguments, from_results = compat.drop_repeats(jaxpr, num_results)
@@ -219,7 +228,7 @@ def _run_known(
 
 
 def _transpose(
-    cotangents: Sequence[Datum], *arguments: Datum, jaxpr: ClosedJaxpr, **params: Any
+    cotangents: Sequence[Datum], *arguments: Datum, jaxpr: ClosedJaxpr, **params: Unpack[CallParams]
 ) -> list[Datum]:
     jaxpr = _said_within(jaxpr, params["shardings"], arguments)
     linear = tuple(compat.is_linear(x) for x in arguments)
@@ -257,7 +266,7 @@ def _batch(
     dims: Sequence[int | None],
     *,
     jaxpr: ClosedJaxpr,
-    **params: Any,
+    **params: Unpack[CallParams],
 ) -> tuple[list[Datum], Sequence[int | None]]:
     jaxpr = _said_within(jaxpr, params["shardings"], arguments)
     with compat.own_width(jaxpr):
