@@ -5,24 +5,15 @@ Each is declared here once. Private names of JAX, and what is MLIR's, are in ``f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeAlias, cast
 
-from jax.extend.core import ClosedJaxpr
+import jax
+from jax.extend.core import ClosedJaxpr as ClosedJaxpr
+from jax.sharding import NamedSharding
 
-from tiles._jax_compat import Datum, DTypeLike
-
-__all__ = [
-    "ClosedJaxpr",
-    "DTypeLike",
-    "Datum",
-    "Device",
-    "Function",
-    "Params",
-    "Path",
-    "Tree",
-    "TreeDef",
-]
+from tiles._jax_compat import Datum as Datum
+from tiles._jax_compat import DTypeLike as DTypeLike
 
 Tree: TypeAlias = Any
 """A pytree: an array, or tuples, lists, dictionaries and registered classes of pytrees. No type describes them all."""
@@ -56,3 +47,19 @@ Params: TypeAlias = dict[str, Any]
 
 Function: TypeAlias = Callable[..., Any]
 """A function of pytrees that JAX can trace."""
+
+
+_jax = cast(Any, jax)
+
+make_jaxpr: Callable[[Function], Callable[..., ClosedJaxpr]] = _jax.make_jaxpr
+reshard: Callable[[Datum, NamedSharding], jax.Array] = _jax.sharding.reshard
+devices: Callable[[str], list[Device]] = _jax.devices
+tree_flatten: Callable[[Tree], tuple[list[Datum], TreeDef]] = _jax.tree.flatten
+tree_flatten_with_path: Callable[[Tree], tuple[list[tuple[Path, Datum]], TreeDef]] = (
+    _jax.tree.flatten_with_path
+)
+tree_leaves: Callable[[Tree], list[Datum]] = _jax.tree.leaves
+tree_map: Callable[..., Tree] = _jax.tree.map
+tree_structure: Callable[[Tree], TreeDef] = _jax.tree.structure
+tree_unflatten: Callable[[TreeDef, Iterable[Datum]], Tree] = _jax.tree.unflatten
+keystr: Callable[[Path], str] = _jax.tree_util.keystr

@@ -11,6 +11,9 @@
 Then ``python experiment.py --target=bow --engine=literal --flagfile=...`` works as it does with ``ipuxla run``.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import os

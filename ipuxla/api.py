@@ -5,6 +5,9 @@ remembered, and on to ``ipu_call_p``, which JAX's transformations act on. Everyt
 ``stages`` and ``runtime``.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import functools
@@ -17,7 +20,16 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from ipuxla._jax_compat import ClosedJaxpr, Datum, Device, Function, Tree, TreeDef
+from ipuxla._jax_compat import (
+    ClosedJaxpr,
+    Datum,
+    Device,
+    Function,
+    Tree,
+    TreeDef,
+    tree_flatten,
+    tree_unflatten,
+)
 from ipuxla.errors import WrongArguments
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.lower import Arguments, Traced, as_wide_array, trace
@@ -247,7 +259,7 @@ class JittedFunction(Generic[_P, _R]):
         outputs = ipu_call(
             traced.jaxpr, self.options, self._name, traced.donated, *arguments, shardings=traced.shardings
         )
-        return jax.tree.unflatten(traced.out_tree, outputs)
+        return tree_unflatten(traced.out_tree, outputs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Callable[..., _R]:
         """Bind as a method: the instance is the first argument."""
@@ -294,7 +306,7 @@ class JittedFunction(Generic[_P, _R]):
     def _resolve(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> tuple[_Entry, list[Datum]]:
         """Return the traced call for these arguments and their leaves."""
         static, dynamic = self._statics.split(args, kwargs)
-        leaves, tree = jax.tree.flatten(dynamic)
+        leaves, tree = tree_flatten(dynamic)
         key = (tree, static, tuple(map(_leaf_key, leaves)), compat.trace_context())
         try:
             entry = self._entries.get(key)
@@ -320,7 +332,7 @@ class JittedFunction(Generic[_P, _R]):
     ) -> _Entry:
         """Trace for these arguments, whose leaves, static ones left out, are in ``tree``."""
         join = functools.partial(self._statics.join, args, kwargs)
-        traced = trace(self._jitted, leaves, lambda leaves: join(jax.tree.unflatten(tree, leaves)))
+        traced = trace(self._jitted, leaves, lambda leaves: join(tree_unflatten(tree, leaves)))
         avals = traced.jaxpr.in_avals[len(traced.outer) :]
         widened = tuple(
             position

@@ -1,5 +1,8 @@
 """Codelets from JAX functions, as parts of decorated functions; and functions mapped over tiles by hand."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import functools
@@ -12,10 +15,20 @@ import jax.numpy as jnp
 from hlo_passes.errors import MalformedForm
 from hlo_passes.ops import PointForm
 from hlo_passes.ops.point_form import COMBINERS
-from ipuxla._jax_compat import ClosedJaxpr, Datum, Function, Tree, TreeDef
+from ipuxla._jax_compat import (
+    ClosedJaxpr,
+    Datum,
+    Function,
+    Tree,
+    TreeDef,
+    tree_leaves,
+    tree_structure,
+    tree_unflatten,
+)
 from ipuxla.errors import InvalidCodelet
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend import codelet_call
+from tiles._jax_compat import eval_shape
 
 ENTRY_POINTS = "ipuxla.codelets"
 """The group of entry points under which packages offer codelets."""
@@ -88,7 +101,7 @@ class Codelet:
             self._choices.cycles,
             *self._cut(sizes),
         )
-        return jax.tree.unflatten(tree, codelet_call.call(choices, jaxpr, *outer, *operands))
+        return tree_unflatten(tree, codelet_call.call(choices, jaxpr, *outer, *operands))
 
     def _cut(self, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return how many parts every index is cut into, and the tiles, as calls carry them."""
@@ -225,7 +238,7 @@ def tile_map(
         jax.ShapeDtypeStruct(x.shape[1:] if a == 0 else x.shape, x.dtype)
         for x, a in zip(operands, axes, strict=True)
     ]
-    parts = jax.tree.leaves(jax.eval_shape(function, *slices))
+    parts = tree_leaves(eval_shape(function, *slices))
     read = ", ".join(
         _entry("tile" if a == 0 else "", len(s.shape)) for a, s in zip(axes, slices, strict=True)
     )
@@ -257,8 +270,8 @@ def _entry(index: str, rank: int) -> str:
 
 
 def _traced(function: Function, slices: Sequence[jax.ShapeDtypeStruct]) -> tuple[ClosedJaxpr, TreeDef]:
-    jaxpr, shape = jax.make_jaxpr(function, return_shape=True)(*slices)
-    return jaxpr, jax.tree.structure(shape)
+    traced: tuple[ClosedJaxpr, Tree] = jax.make_jaxpr(function, return_shape=True)(*slices)
+    return traced[0], tree_structure(traced[1])
 
 
 def _evenly_spaced(tiles: Sequence[int]) -> range:

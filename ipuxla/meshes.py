@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from ipuxla._jax_compat import Function, Tree
+from ipuxla._jax_compat import Datum, Function, Tree, tree_leaves, tree_map
 from ipuxla.api import JitOptions, jit
 from ipuxla.errors import InvalidOption, WrongArguments
 from ipuxla.options import make_options
@@ -54,6 +54,14 @@ def mesh(
     return AbstractMesh(sizes, axes)
 
 
+def _first(x: jax.Array) -> jax.Array:
+    return x[0]
+
+
+def _with_leading_axis(x: Datum) -> jax.Array:
+    return jax.numpy.asarray(x)[None]
+
+
 def pmap(
     function: Function,
     axis_name: str = "ipu",
@@ -94,10 +102,10 @@ def pmap(
 
     def each(*parts: Tree) -> Tree:
         own = (
-            part if axis is None else jax.tree.map(lambda x: x[0], part)
+            part if axis is None else tree_map(_first, part)
             for part, axis in zip(parts, axes_of(parts), strict=True)
         )
-        return jax.tree.map(lambda x: jax.numpy.asarray(x)[None], function(*own))
+        return tree_map(_with_leading_axis, function(*own))
 
     mapped = jit(
         jax.shard_map(
@@ -113,7 +121,7 @@ def pmap(
                 "pmap has an axis for each argument", expected=f"{len(axes)} arguments", got=str(len(args))
             )
         split = [arg for arg, axis in zip(args, axes_of(args), strict=True) if axis is not None]
-        for leaf in jax.tree.leaves(split):
+        for leaf in tree_leaves(split):
             if np.shape(leaf)[:1] != (over.size,):
                 raise WrongArguments(
                     f"an argument of pmap has a leading axis for each of {over.size:,} IPUs",

@@ -1,5 +1,8 @@
 """What a caller may choose about a compilation, checked once and hashable, so that it can key caches."""
 
+# pyright: standard
+# (it checks what callers may have given of other types)
+
 from __future__ import annotations
 
 import dataclasses

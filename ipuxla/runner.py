@@ -1,15 +1,18 @@
 """Run an executable, or the HLO module it came from, on arrays: one way for each engine."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 
-from ipuxla._jax_compat import Datum, Device
+from ipuxla._jax_compat import Datum, Device, devices
 from ipuxla.collection import collection_paused
 from ipuxla.errors import HostEngineInsideJit, InvalidOption, Unsupported, WrongArguments
 from ipuxla.options import ARITHMETICS, require_one_of
@@ -80,9 +83,9 @@ def _devices(named: Sequence[tuple[str, int]]) -> list[Device]:
     Raises:
       InvalidOption: this process has none such.
     """
-    found = []
+    found: list[Device] = []
     for platform, number in named:
-        there = {device.id: device for device in jax.devices(platform)}
+        there = {device.id: device for device in devices(platform)}
         if number not in there:
             raise InvalidOption(
                 f"this process has no device {platform}:{number}",
@@ -155,7 +158,7 @@ class Runner:
             return list(self._run(*arrays))
 
     @contextlib.contextmanager
-    def _checking(self) -> Iterator[None]:
+    def _checking(self) -> Generator[None]:
         """Where the program stopped at a run-time check, raise what the host's function raises."""
         try:
             yield

@@ -7,6 +7,7 @@ how one knows that its results come from the executable alone.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import warnings
@@ -23,9 +24,10 @@ from ipuxla.runner import Runner, on_tiles
 from ipuxla.sharding import ArraySharding, Placement
 from ipuxla.signature import LeafType, Signature
 from tiles import report
+from tiles._jax_compat import eval_shape
 from tiles.compiler import Certificate, Executable, Variable, load_executable, print_plans
 from tiles.engine import Coverage, Trace, certify, coverage_of
-from tiles.files import JsonObject, opened, read_json, sealed, write_files
+from tiles.files import JsonObject, is_dict, opened, read_json, sealed, write_files
 from tiles.graph import Stream
 
 _MAGIC = b"ipuxla-program\n"
@@ -328,7 +330,7 @@ def _split(blob: bytes, path: str) -> tuple[JsonObject, bytes]:
         header = read_json(data[_LENGTH_BYTES:end])
     except ValueError as error:
         raise InvalidExecutable(f"the saved program is damaged: {error}", location=path) from error
-    found = header.get("format") if isinstance(header, dict) else None
+    found = header.get("format") if is_dict(header) else None
     if found != _FORMAT:
         raise InvalidExecutable(
             "the saved program is of another version", location=path, expected=_FORMAT, got=found
@@ -421,7 +423,7 @@ def _matches(leaf: LeafType, variable: Variable) -> bool:
         return (variable.shape, variable.dtype) == (leaf.shape, leaf.dtype)
     words = jax.ShapeDtypeStruct(variable.shape, variable.dtype)
     try:
-        keys = jax.eval_shape(lambda x: jax.random.wrap_key_data(x, impl=leaf.key), words)
+        keys = eval_shape(functools.partial(jax.random.wrap_key_data, impl=leaf.key), words)
     except (TypeError, ValueError):
         return False
     return keys.shape == leaf.shape

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ipuxla._jax_compat import Datum
+from ipuxla._jax_compat import Datum, reshard
+from tiles._jax_compat import pad
 from tiles.files import JsonObject
 
 Mesh = tuple[tuple[str, int], ...]
@@ -41,7 +42,7 @@ _Each = TypeVar("_Each")
 def _without_explicit_axes(array: Datum) -> Datum:
     """Return an array whose type names no axes of a mesh of the caller's own devices: those are not this machine's."""
     mesh = jax.typeof(array).sharding.mesh
-    return jax.sharding.reshard(array, NamedSharding(mesh, PartitionSpec())) if mesh.explicit_axes else array
+    return reshard(array, NamedSharding(mesh, PartitionSpec())) if mesh.explicit_axes else array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ class ArraySharding:
         wanted = [size * parts for size, parts in zip(local, self.parts, strict=True)]
         array = jnp.asarray(array)
         if tuple(wanted) != array.shape:
-            array = jnp.pad(array, [(0, w - n) for w, n in zip(wanted, array.shape, strict=True)])
+            array = pad(array, [(0, w - n) for w, n in zip(wanted, array.shape, strict=True)])
         split = array.reshape([n for pair in zip(self.parts, local, strict=True) for n in pair])
         rank = len(local)
         blocks = split.transpose(*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)).reshape(-1, *local)

@@ -5,6 +5,9 @@ derivatives of integers (``float0``, which has no values) as false; here is the 
 puts them together.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import dataclasses
@@ -17,7 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ipuxla._jax_compat import Datum, DTypeLike, Path, Tree, TreeDef
+from ipuxla._jax_compat import (
+    Datum,
+    DTypeLike,
+    Path,
+    Tree,
+    TreeDef,
+    keystr,
+    tree_flatten_with_path,
+    tree_structure,
+    tree_unflatten,
+)
 from ipuxla.errors import InvalidExecutable, WrongArguments
 from ipuxla.sharding import Placement
 from tiles.files import JsonObject
@@ -31,9 +44,11 @@ _PLAIN_KEYS = (str, int, float, bool, type(None))
 _SCALAR_KINDS = {bool: "b", int: "iu", float: "f", complex: "c"}
 
 
-HOLDERS = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
-HOLDERS |= dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), "float16")
-HOLDERS["float0"] = "bool"  # as JAX lowers it
+HOLDERS = {
+    **{"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"},
+    **dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), "float16"),
+    "float0": "bool",  # as JAX lowers it
+}
 """What engines take and return for numbers that no machine has: the importer computes in these."""
 FLOAT0 = jax.dtypes.float0
 
@@ -201,7 +216,7 @@ class Signature:
         Raises:
           WrongArguments: another structure, shape or element type, named by its path, or a JAX tracer.
         """
-        paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+        paths, tree = tree_flatten_with_path((args, kwargs))
         leaves = [leaf for _, leaf in paths]
         self._check_structure(tree, len(leaves), args, kwargs)
         wrong = [
@@ -241,7 +256,7 @@ class Signature:
 
     def unflatten(self, leaves: Sequence[Datum]) -> Tree:
         """Return result leaves in the structure of the result."""
-        return tuple(leaves) if self.out_tree is None else jax.tree.unflatten(self.out_tree, leaves)
+        return tuple(leaves) if self.out_tree is None else tree_unflatten(self.out_tree, leaves)
 
     def to_data(self) -> JsonObject:
         """Return this as JSON types; a structure that they cannot say is left out, with a note."""
@@ -337,13 +352,13 @@ def describe(value: object) -> str:
 def _argument(path: Path) -> str:
     """Return the words for one leaf's place: argument 0['w'], keyword argument batch[1]."""
     kind, first, *rest = path
-    tail = jax.tree_util.keystr(tuple(rest))
+    tail = keystr(tuple(rest))
     return f"argument {first.idx}{tail}" if kind.idx == 0 else f"keyword argument {first.key}{tail}"
 
 
 def _paths(tree: TreeDef) -> list[str]:
     """Return the words for the place of each leaf of ``(args, kwargs)``."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, [0] * tree.num_leaves))
+    leaves, _ = tree_flatten_with_path(tree_unflatten(tree, [0] * tree.num_leaves))
     return [_argument(path) for path, _ in leaves]
 
 
@@ -414,14 +429,14 @@ def _foreign(tree: TreeDef) -> Iterator[str]:
 
 def _is_call(tree: TreeDef) -> bool:
     """Whether a tree is that of ``(args, kwargs)``."""
-    skeleton = jax.tree.unflatten(tree, [0] * tree.num_leaves)
+    skeleton = tree_unflatten(tree, [0] * tree.num_leaves)
     if not (isinstance(skeleton, tuple) and list(map(type, skeleton)) == [tuple, dict]):
         return False
     return all(isinstance(name, str) for name in skeleton[1])
 
 
 def _tree_from(data: object) -> TreeDef | None:
-    return None if data is None else jax.tree.structure(_skeleton(data))
+    return None if data is None else tree_structure(_skeleton(data))
 
 
 def _skeleton(data: Tree) -> Tree:

@@ -14,8 +14,6 @@ import math
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 
-import jax
-
 from hlo_passes.errors import HloError
 from hlo_passes.ir import (
     Instruction,
@@ -33,7 +31,7 @@ from hlo_passes.passes import (
     split_positions,
 )
 from hlo_passes.passes import Pipeline as PassPipeline
-from ipuxla._jax_compat import ClosedJaxpr, Device, Tree, TreeDef
+from ipuxla._jax_compat import ClosedJaxpr, Device, Tree, TreeDef, tree_unflatten
 from ipuxla.cache import kept, kept_sharding
 from ipuxla.choosing import choose, describe, shown
 from ipuxla.collection import collection_paused
@@ -555,7 +553,7 @@ class Lowered:
         """Type of each argument leaf, in the structure of the arguments."""
         if self.in_tree is None:
             return self.signature.inputs
-        return jax.tree.unflatten(self.in_tree, self.signature.inputs)
+        return tree_unflatten(self.in_tree, self.signature.inputs)
 
     def as_text(self, stage: str = "stablehlo", *, debug_info: bool = False) -> str:
         """Return a stage as text.

@@ -1,5 +1,8 @@
 """The calibration card: rows and scores as text, or as plain data for JSON."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 from collections.abc import Sequence

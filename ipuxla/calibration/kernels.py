@@ -1,5 +1,8 @@
 """Kernels of one tile, streams through its memory, exchange phases and syncs."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import re

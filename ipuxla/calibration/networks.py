@@ -1,5 +1,8 @@
 """Networks: transformers that others have run on an IPU, whole or in part."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import math

@@ -1,5 +1,8 @@
 """Parameters of a record: the one place that knows how publications spell sizes and dtypes."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import re

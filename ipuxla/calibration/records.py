@@ -5,6 +5,9 @@ A record says what was run (``family``, ``what``, ``params``), on what (``target
 ``BadRecord`` with one line of reason; the others stay.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import json

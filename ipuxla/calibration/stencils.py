@@ -1,5 +1,8 @@
 """Convolutions and stencils over images, and lattices."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 from collections.abc import Callable

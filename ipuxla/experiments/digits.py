@@ -4,6 +4,9 @@ Beside it the same run under plain ``jax.jit``; at the end what a step costs, wh
 the files of the run lie.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import contextlib

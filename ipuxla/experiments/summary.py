@@ -6,11 +6,10 @@ import dataclasses
 import json
 import pathlib
 
-import jax
 import numpy as np
 from rich.console import Console
 
-from ipuxla._jax_compat import Tree
+from ipuxla._jax_compat import Tree, tree_leaves
 from ipuxla.errors import IpuError
 from ipuxla.experiments.settings import Settings
 from ipuxla.runtime import Compiled
@@ -80,7 +79,7 @@ def require_same_words(console: Console, engine: str, words: Tree, expected: Tre
     Raises:
       WordsDiffer: some differ.
     """
-    pairs = list(zip(jax.tree.leaves(words), jax.tree.leaves(expected), strict=True))
+    pairs = list(zip(tree_leaves(words), tree_leaves(expected), strict=True))
     total = sum(ours.size for ours, _ in pairs)
     wrong = sum(int(np.count_nonzero(np.asarray(ours) != np.asarray(theirs))) for ours, theirs in pairs)
     if wrong:

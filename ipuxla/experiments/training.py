@@ -1,5 +1,8 @@
 """The training loop: one function per step, whoever compiled it: an IPU and ``jax.jit`` run the same."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import dataclasses

@@ -8,6 +8,9 @@ stays where the program gets cheaper, or fits better. Everything that was tried 
 Nothing here depends on time or on an order of sets: the same program has the same candidates.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import base64

@@ -4,6 +4,9 @@ For an IPU it becomes one custom call, whose options are read back by the import
 point. Its derivative is that of the function, ``vmap`` adds an index.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 from collections.abc import Sequence

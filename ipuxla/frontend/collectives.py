@@ -204,6 +204,30 @@ def _within(groups: DeviceGroups, pairs: np.ndarray) -> Moves | None:
     return Moves.of((int(source), int(target)) for source, target in rows[0, :, 1:]) if is_alike else None
 
 
+def _unchanged(table: np.ndarray) -> np.ndarray:
+    return table
+
+
+def _of_replicas(devices: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Return groups of devices from groups of replicas, each for every partition.
+
+    Args:
+      devices: their numbers, ``[replicas, partitions]``.
+      table: numbers of replicas, ``[groups, members]``.
+    """
+    return devices.T[:, table].reshape(-1, table.shape[1])
+
+
+def _of_replicas_whole(devices: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Return groups of devices from groups of replicas, with all partitions of each."""
+    return devices[table].transpose(0, 2, 1).reshape(table.shape[0], -1)
+
+
+def _of_partitions(devices: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Return groups of devices from groups of partitions, each for every replica."""
+    return devices[:, table].reshape(-1, table.shape[1])
+
+
 def _groups(scope: Scope, op: mlir.Operation, location: Location) -> DeviceGroups:
     """Return the groups of devices, each of which is in one, broadcasts apart."""
     devices = scope.devices
@@ -216,16 +240,16 @@ def _groups(scope: Scope, op: mlir.Operation, location: Location) -> DeviceGroup
     by_replica = np.arange(devices.count).reshape(devices.num_replicas, devices.num_partitions)
     is_table_of_both = op.name in _WITH_FLATTENED_IDS
     if is_table_of_both and "use_global_device_ids" in op.attributes:
-        count, members = devices.count, lambda table: table
+        count, members = devices.count, _unchanged
     elif _channel(op) <= 0:  # of replicas, for every partition
         count = devices.num_replicas
-        members = lambda t: by_replica.T[:, t].reshape(-1, t.shape[1])  # noqa: E731
+        members = functools.partial(_of_replicas, by_replica)
     elif is_table_of_both:  # of replicas with all their partitions
         count = devices.num_replicas
-        members = lambda t: by_replica[t].transpose(0, 2, 1).reshape(t.shape[0], -1)  # noqa: E731
+        members = functools.partial(_of_replicas_whole, by_replica)
     else:  # of partitions, for every replica
         count = devices.num_partitions
-        members = lambda t: by_replica[:, t].reshape(-1, t.shape[1])  # noqa: E731
+        members = functools.partial(_of_partitions, by_replica)
     table = np.arange(count)[None] if written is None or not written.size else written
     if devices.count == 1 and written is not None and written.size and written.shape[1] != 1:
         raise scope.unsupported(op, location, "one device: groups of one replica or partition")

@@ -6,6 +6,7 @@ it; JAX writes the comparisons of parts itself. The machine has no complex type,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
@@ -41,7 +42,7 @@ def ordered_reader(
     if op.name != "stablehlo.compare":
         return _reader(_FUNCTIONS[op.name])
     comparison = COMPARISONS.get(word(op, "comparison_direction"))
-    return None if comparison is None else _reader(lambda x, y: _compared(comparison, x, y))
+    return None if comparison is None else _reader(functools.partial(_compared, comparison))
 
 
 def _reader(function: Callable[..., Array]) -> Reader:
@@ -68,8 +69,12 @@ def _minimum(x: Array, y: Array) -> Array:
     return jnp.where(_compared(lax.lt, x, y), x, y)
 
 
+def _clamp(low: Array, x: Array, high: Array) -> Array:
+    return _minimum(_maximum(x, low), high)
+
+
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "stablehlo.maximum": _maximum,
     "stablehlo.minimum": _minimum,
-    "stablehlo.clamp": lambda low, x, high: _minimum(_maximum(x, low), high),
+    "stablehlo.clamp": _clamp,
 }

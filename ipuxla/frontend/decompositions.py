@@ -4,6 +4,9 @@
 rolled, so that programs do not grow with matrices. ``eigenvalues`` has those of nonsymmetric matrices.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import functools

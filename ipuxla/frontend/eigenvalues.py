@@ -4,6 +4,9 @@
 real or complex; what a loop does for one matrix is batched by ``jax.vmap``.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

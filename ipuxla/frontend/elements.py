@@ -34,9 +34,10 @@ from hlo_passes.ops.sorting import sorted_by_network
 from hlo_passes.ops.window import scatter_one_by_one
 from hlo_passes.passes.inline import Flatten
 from hlo_passes.passes.lifting import is_liftable
-from ipuxla._jax_compat import Function
+from ipuxla._jax_compat import Function, make_jaxpr
 from ipuxla.frontend._jax_compat import mlir
 from ipuxla.frontend.lower import to_stablehlo
+from tiles._jax_compat import dynamic_index_in_dim, fori_loop
 
 
 def is_expression(regions: Sequence[Computation]) -> bool:
@@ -86,7 +87,7 @@ def written_out(
 def traced(function: Function, types: Sequence[TensorType]) -> mlir.Module:
     """Return an MLIR module whose ``main`` computes a function of arrays of some types, none narrowed."""
     with jax.enable_x64(True):
-        jaxpr = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(t.shape, t.np_dtype) for t in types))
+        jaxpr = make_jaxpr(function)(*(jax.ShapeDtypeStruct(t.shape, t.np_dtype) for t in types))
     return to_stablehlo(jaxpr, "elements")
 
 
@@ -147,9 +148,9 @@ def _reduce(op: ops.Reduce, bodies: Sequence[_Bound], *operands: Array) -> tuple
     rows = [x.transpose(*reduced, *kept).reshape(count, *shape) for x in inputs]
 
     def combine(i: Array, folded: tuple[Array, ...]) -> tuple[Array, ...]:
-        return body.on_arrays(*folded, *(lax.dynamic_index_in_dim(row, i, 0, False) for row in rows))
+        return body.on_arrays(*folded, *(dynamic_index_in_dim(row, i, 0, False) for row in rows))
 
-    return lax.fori_loop(0, count, combine, tuple(jnp.broadcast_to(x, shape) for x in initial))
+    return fori_loop(0, count, combine, tuple(jnp.broadcast_to(x, shape) for x in initial))
 
 
 def _reduce_window(op: ops.ReduceWindow, bodies: Sequence[_Bound], *operands: Array) -> tuple[Array, ...]:
@@ -187,7 +188,7 @@ def _folded_windows(
         return tuple(jnp.where(counted, x, old) for x, old in zip(new, folded, strict=True))
 
     first = tuple(jnp.broadcast_to(x, shape) for x in initial)
-    return first if 0 in shape else lax.fori_loop(0, math.prod(taps), fold, first)
+    return first if 0 in shape else fori_loop(0, math.prod(taps), fold, first)
 
 
 def _select_and_scatter(

@@ -47,12 +47,14 @@ MAX_BYTES = 1 << 50
 MAX_CALLS = 100
 """Functions that call one another; passes follow calls by calling themselves."""
 
-_HINTS: dict[str, str] = dict.fromkeys(
-    ("real_dynamic_slice", "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota"),
-    "shape operands that are constants",
+_WITH_SHAPE_OPERANDS = (
+    *("real_dynamic_slice", "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota"),
+    *("dynamic_pad", "dynamic_reshape"),
 )
-_HINTS |= dict.fromkeys(("dynamic_pad", "dynamic_reshape"), "shape operands that are constants")
-_HINTS["set_dimension_size"] = "a size that is a constant"
+_HINTS = {
+    **dict.fromkeys(_WITH_SHAPE_OPERANDS, "shape operands that are constants"),
+    "set_dimension_size": "a size that is a constant",
+}
 _DEFAULT_HINT = "elementwise operations, broadcasts, reshapes, slices, reductions and dot_general instead"
 
 

@@ -4,6 +4,9 @@ Each reader of ``LEGALIZED`` is handed a scope to emit into, the MLIR operation 
 nested lists of them for tuples; a token is an empty list), and returns the operation's results.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import dataclasses
@@ -12,6 +15,7 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import jax
 from jax import lax
 
 from hlo_passes import ops
@@ -270,12 +274,16 @@ def _tuple_element(
     return [elements[integer(op, "index")]]
 
 
+def _erf(x: jax.Array) -> tuple[jax.Array]:
+    return (lax.erf(x),)
+
+
 def _error_function(
     scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
 ) -> Sequence[Operand]:
     """XLA's own operation, written as JAX's of that name is."""
     types = scope.result_types(op, location)
-    return scope.traced(lambda x: (lax.erf(x),), plain(operands), types, location)
+    return scope.traced(_erf, plain(operands), types, location)
 
 
 def _dimension_size(
@@ -323,7 +331,7 @@ def _einsum(
     output = _spelled(output, scope.result_types(op, location)[0].rank)
     if any(len(set(term)) != len(term) for term in (*terms, output)):
         raise scope.unsupported(op, location, f"an einsum that takes no diagonal, unlike {config!r}")
-    values = []
+    values: list[Value] = []
     for number, (term, value) in enumerate(zip(terms, plain(operands), strict=True)):
         kept = "".join(i for i in term if i in output or i in terms[1 - number])
         values.append(_summed(scope, value, [term.index(i) for i in term if i not in kept], location))

@@ -47,6 +47,8 @@ def _frames(location: mlir.Location, function: str = "") -> Iterator[Location]:
         case mlir_ir.FusedLoc():
             for part in mlir.parts(location):
                 yield from _frames(part)
+        case _:  # an unknown place
+            return
 
 
 def _named(location: mlir.Location) -> Location:
@@ -65,7 +67,8 @@ def _named(location: mlir.Location) -> Location:
         case mlir_ir.FusedLoc():
             named = (_named(part) for part in mlir.parts(location))
             return next((each for each in named if each != UNKNOWN), UNKNOWN)
-    return UNKNOWN
+        case _:
+            return UNKNOWN
 
 
 def _is_name_stack(location: mlir_ir.NameLoc) -> bool:

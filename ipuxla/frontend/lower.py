@@ -5,6 +5,9 @@ host callbacks that may return) is a named error with the user's line. No type c
 ``jax_enable_x64`` says.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import functools
@@ -400,7 +403,8 @@ def _other_platform(jaxpr: ClosedJaxpr, error: ValueError) -> Exception:
 def _usable_donations(jaxpr: ClosedJaxpr, donated: Sequence[int]) -> tuple[int, ...]:
     """Return the donated arguments whose storage a result can take over; warn of the rest, as JAX does."""
     free = Counter((aval.shape, aval.dtype) for aval in jaxpr.out_avals)
-    usable, useless = [], []
+    usable: list[int] = []
+    useless: list[int] = []
     for position in donated:
         aval = jaxpr.in_avals[position]
         kind = (aval.shape, aval.dtype)

@@ -1,5 +1,8 @@
 """Values and types of MLIR tuples: nested lists, in which a token is an empty list."""
 
+# pyright: standard
+# (a list may be of anything to a type checker)
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

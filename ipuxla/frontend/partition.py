@@ -7,6 +7,9 @@ written by hand for one device throughout, one ``shard_map`` over all axes, need
 program, for any number of devices.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import base64

@@ -7,6 +7,9 @@ inlined; an engine that steps on the host is a named error there. Inside another
 part of the outer program.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import contextlib
@@ -18,7 +21,7 @@ from typing import Protocol, TypedDict, Unpack
 import jax
 import jax.numpy as jnp
 
-from ipuxla._jax_compat import ClosedJaxpr, Datum, Params
+from ipuxla._jax_compat import ClosedJaxpr, Datum, Params, reshard
 from ipuxla.errors import Unsupported
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend._jax_compat import ShapedArray
@@ -253,11 +256,7 @@ def _transpose(
 
 def _as_its_argument(cotangent: Datum, argument: Datum) -> Datum:
     """Return a cotangent with the argument's own type, of which axes of the caller's devices may be part."""
-    return (
-        jax.sharding.reshard(cotangent, argument.aval.sharding)
-        if compat.names_explicit_axes(argument)
-        else cotangent
-    )
+    return reshard(cotangent, argument.aval.sharding) if compat.names_explicit_axes(argument) else cotangent
 
 
 def _batch(

@@ -3,16 +3,18 @@
 What is no array (texts, types) is known when the function is traced and becomes part of the text.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ipuxla._jax_compat import Params
+from ipuxla._jax_compat import Params, tree_unflatten
 from ipuxla.frontend._jax_compat import ShapedArray
 from tiles.graph import Message, read_message
 from tiles.graph.messages import OPTIONS, Record, Text, Value
@@ -60,7 +62,7 @@ def _arguments(types: Sequence[ShapedArray], params: Params) -> tuple[tuple[obje
     fixed, numbers = dict(params["static_args"]), iter(range(len(types)))
     count = len(types) + len(fixed)
     leaves = [_text(fixed[k]) if k in fixed else Value(next(numbers)) for k in range(count)]
-    args, kwargs = jax.tree.unflatten(params["in_tree"], leaves)
+    args, kwargs = tree_unflatten(params["in_tree"], leaves)
     return tuple(map(_plain, args)), {name: _plain(value) for name, value in kwargs.items()}
 
 

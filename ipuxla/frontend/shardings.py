@@ -1,5 +1,8 @@
 """The mesh that a traced function is written for, and the shardings that were said of its arguments and results."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import math

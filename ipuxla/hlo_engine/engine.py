@@ -16,6 +16,7 @@ from ipuxla.hlo_engine.replay import DECIDING, replaying
 from ipuxla.hlo_engine.streaming import showing, streaming
 from ipuxla.lowering.registry import where
 from ipuxla.sharding import Placement
+from tiles._jax_compat import jit
 from tiles.compiler import DECIDE_ALIKE, EVEN, Executable
 from tiles.engine import FLOAT, RING, Engine, Trace, check_items, quickly
 from tiles.errors import InvalidGraph
@@ -110,7 +111,7 @@ class HloEngine(Engine):
         if self._replays:
             function = replaying(module, executable, options)
         else:
-            function = jax.jit(self._traced, compiler_options=options)
+            function = jit(self._traced, compiler_options=options)
 
         def run(
             *arrays: Datum, streams: Mapping[str, Datum] | None = None

@@ -9,6 +9,7 @@ import jax
 from hlo_passes.ir import Decisions, Module, evaluate_module, one_by_one
 from hlo_passes.ops import Case, If, While
 from ipuxla._jax_compat import Datum
+from tiles._jax_compat import jit
 from tiles.compiler import Executable
 from tiles.engine import record_decisions
 from tiles.numerics import decisions
@@ -60,7 +61,7 @@ def replaying(
     def repeating(recorded: Datum, *arrays: Datum) -> tuple[Datum, ...]:
         return evaluate_module(module, *arrays, apply=one_by_one, decisions=Asked(decisions.Replay(recorded)))
 
-    repeat = jax.jit(ring(repeating, ["int32", *names]), compiler_options=compiler_options)
+    repeat = jit(ring(repeating, ["int32", *names]), compiler_options=compiler_options)
 
     def run(*arrays: Datum) -> Sequence[jax.Array]:
         return repeat(record_decisions(executable(), *arrays), *arrays)

@@ -14,6 +14,7 @@ from hlo_passes.ops import Print, Stop
 from ipuxla._jax_compat import Datum, Function
 from ipuxla.hlo_engine.replay import DECIDING, Asked
 from ipuxla.lowering.registry import where
+from tiles._jax_compat import jit
 from tiles.compiler import ErrorStep, Executable, PrintStep
 from tiles.engine import (
     FIRST_CAPACITY,
@@ -212,7 +213,7 @@ def streaming(
         function = functools.partial(evaluate, capacity)
         if arithmetic == "ring":
             function = ring(function, ["int32", given, types])
-        return jax.jit(function, compiler_options=compiler_options)
+        return jit(function, compiler_options=compiler_options)
 
     def run(
         *arrays: Datum, streams: Mapping[str, Datum] | None = None

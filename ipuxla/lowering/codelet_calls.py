@@ -21,6 +21,7 @@ from ipuxla.errors import InvalidCodelet
 from ipuxla.lowering.indexing import in_memory
 from ipuxla.lowering.regions import region_body
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
+from tiles._jax_compat import broadcast
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import (
     PARALLEL,
@@ -96,7 +97,7 @@ class PointCodelet(Codelet):
             shape = (*mask.shape[: self.points], *(1,) * (contributions.ndim - self.points))
             real = jnp.broadcast_to(mask.reshape(shape), contributions.shape)
             neutral = neutral_element(self.call.combiner, contributions.dtype.name)
-            return lax.select(real, contributions, lax.broadcast(neutral, contributions.shape))
+            return lax.select(real, contributions, broadcast(neutral, contributions.shape))
 
         return at_points(form, sizes, function, operands, self.call.combiner, None if mask is None else kept)
 

@@ -102,7 +102,7 @@ def _switch(
     results = [
         graph.add_variable(v.type.shape, dtype_of(v.type), "chosen", location) for v in instruction.results
     ]
-    placed = []
+    placed: list[tuple[Lowering, tuple[Tensor, ...]]] = []
     for region in regions:
         inner = replace(lowering, program=Sequence())
         placed.append((inner, lower_computation(inner, region, arguments)))

@@ -3,7 +3,7 @@
 What a sharding makes of a program comes back as plain data, ``LocalProgram``.
 """
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations

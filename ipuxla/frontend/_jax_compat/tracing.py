@@ -1,6 +1,6 @@
 """Python functions to jaxprs, and what a jaxpr says."""
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations
