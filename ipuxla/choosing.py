@@ -85,8 +85,12 @@ class Choice:
 
 
 def pinned_of(candidate: Candidate) -> PinnedShardings:
-    """Return a candidate's sharding as text and pins have it."""
-    return PinnedShardings(candidate.mesh, tuple(enumerate(candidate.inputs)) if candidate.mesh else ())
+    """Return a candidate's sharding as text and pins have it: what is whole on every IPU is not named.
+
+    It is what reading its text gives, so that the program compiled to choose it is the program that runs.
+    """
+    cut = tuple((number, dims) for number, dims in enumerate(candidate.inputs) if any(dims))
+    return PinnedShardings(candidate.mesh, cut if candidate.mesh else ())
 
 
 def choose(
