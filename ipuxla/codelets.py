@@ -99,12 +99,12 @@ class Codelet:
             ),
             self._choices.combiner,
             self._choices.cycles,
-            *self._cut(sizes),
+            *self._parts_and_tiles(sizes),
         )
         return tree_unflatten(tree, codelet_call.call(choices, jaxpr, *outer, *operands))
 
-    def _cut(self, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return how many parts every index is cut into, and the tiles, as calls carry them."""
+    def _parts_and_tiles(self, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return how many parts every index is split into, and the tiles, as calls carry them."""
         label, form = self._choices.label, self._choices.form
         if self._parts is None and self._tiles is None:
             return (), ()
@@ -158,7 +158,7 @@ def codelet(
       combine: how contributions of points to one result are combined: "add" (the default), "mul", "max" or "min".
       cycles: of one point on one worker, in that worker's issue slots; by default estimated from the function's
         operations. A function of single elements rests on the code generated for it (DERIVED), the others are ASSUMED.
-      parts: how many parts an index is cut into; planned where it is not given.
+      parts: how many parts an index is split into; planned where it is not given.
       tiles: tiles of the parts, evenly spaced; of the first index's, where ``parts`` is not given.
 
     Raises:

@@ -276,7 +276,7 @@ def _gain(executable: Executable, tried: Executable) -> str:
 
 
 def _several_ipus(module: Module, machine: Target | System) -> str | None:
-    """Return a system over whose IPUs arguments and results may fit, cut evenly; None where one IPU might hold them."""
+    """Return a system over whose IPUs arguments and results may fit, split evenly; None where one IPU might hold them."""
     entry = module.entry_computation
     if isinstance(machine, System) or module.num_devices > 1 or entry.has_transfer:
         return None

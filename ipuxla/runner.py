@@ -117,8 +117,8 @@ class Runner:
           strict: whether the fast engine keeps the plan's order of reductions.
           donated: arguments that a run consumes.
           streams: those by which it exchanges items with the host; None: the executable's.
-          placement: how the arrays that it takes and returns are cut over the replicas that run it; None for one, and
-            for an engine that cuts them itself.
+          placement: how the arrays that it takes and returns are sharded over the replicas that run it; None for one, and
+            for an engine that shards them itself.
           checks: by the message that the program stops with, what the host then calls and what raises the caller's
             error. A saved program has none, and in the ring none is called: the error is ``ProgramAborted``.
         """
@@ -176,10 +176,10 @@ class Runner:
           InvalidArguments: other streams than the program's, or too few items.
         """
         with self._checking():
-            outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
+            outputs, trace = self._machine.run(*self._on_devices(arrays), streams=streams)
         return self._whole(outputs), dict(trace.streams)
 
-    def _held(self, arrays: Sequence[Datum]) -> Sequence[Datum]:
+    def _on_devices(self, arrays: Sequence[Datum]) -> Sequence[Datum]:
         """Return what an engine takes of whole arrays: what each replica holds."""
         return arrays if self._placement is None else self._placement.to_devices(arrays)
 
@@ -205,7 +205,7 @@ class Runner:
         """
         self._require_supersteps()
         with self._checking():
-            outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
+            outputs, trace = self._machine.run(*self._on_devices(arrays), streams=streams)
         return self._whole(outputs), trace
 
     def static_trace(self) -> Trace:
@@ -252,7 +252,7 @@ class Runner:
     def _traced(self, *arrays: Datum) -> list[Datum]:
         """Run as a pure JAX function."""
         with collection_paused():
-            return self._whole(self._machine.trace(*self._held(arrays)))
+            return self._whole(self._machine.trace(*self._on_devices(arrays)))
 
     @functools.cached_property
     def _run(self) -> Callable[..., Sequence[Datum]]:
@@ -263,7 +263,7 @@ class Runner:
                 donate_argnums=self.donated if self.arithmetic == FLOAT and not self._placement else (),
                 compiler_options=self._machine.compiler_options,
             )
-        return lambda *arrays: self._whole(self._machine.run(*self._held(arrays))[0])
+        return lambda *arrays: self._whole(self._machine.run(*self._on_devices(arrays))[0])
 
     @functools.cached_property
     def _machine(self) -> Engine:

@@ -396,13 +396,13 @@ def _local(words: Sequence[LeafType], shardings: Sequence[ArraySharding]) -> lis
     """Return the types of the parts that one replica holds."""
     if len(words) != len(shardings):
         return []
-    cut = [
+    of_arrays = [
         dataclasses.replace(s, dimensions=s.dimensions[: len(w.shape)])
         for w, s in zip(words, shardings, strict=True)
     ]
     return [
         dataclasses.replace(word, shape=sharding.local_shape(word.shape))
-        for word, sharding in zip(words, cut, strict=True)
+        for word, sharding in zip(words, of_arrays, strict=True)
     ]
 
 

@@ -47,7 +47,7 @@ def _without_explicit_axes(array: Datum) -> Datum:
 
 @dataclasses.dataclass(frozen=True)
 class ArraySharding:
-    """How an array is cut.
+    """How an array is sharded.
 
     Args:
       dimensions: for each dimension the digits of a device's number that say which part it holds.
@@ -101,13 +101,13 @@ class ArraySharding:
         blocks = split.transpose(*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)).reshape(-1, *local)
         return blocks[self.block_of_devices(num_devices)]
 
-    def from_devices(self, held: Datum, shape: Sequence[int]) -> Datum:
+    def from_devices(self, on_devices: Datum, shape: Sequence[int]) -> Datum:
         """Return the array of a shape whose parts devices hold, ``[devices, *local_shape]``."""
         if self.is_replicated:
-            return held[0]
+            return on_devices[0]
         local, rank = self.local_shape(shape), len(shape)
-        _, first = np.unique(self.block_of_devices(held.shape[0]), return_index=True)
-        blocks = held[first].reshape(*self.parts, *local)
+        _, first = np.unique(self.block_of_devices(on_devices.shape[0]), return_index=True)
+        blocks = on_devices[first].reshape(*self.parts, *local)
         order = [axis for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for axis in pair]
         whole = blocks.transpose(order).reshape([n * p for n, p in zip(local, self.parts, strict=True)])
         return whole[tuple(slice(size) for size in shape)]
@@ -125,7 +125,7 @@ class ArraySharding:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The devices that run a program together, and how its arguments and results are cut.
+    """The devices that run a program together, and how its arguments and results are sharded.
 
     Args:
       mesh: axes of the devices.
@@ -190,9 +190,9 @@ class Placement:
         pairs = zip(self.inputs, arrays, strict=True)
         return [sharding.to_devices(array, self.num_devices) for sharding, array in pairs]
 
-    def from_devices(self, held: Sequence[Datum]) -> list[Datum]:
+    def from_devices(self, on_devices: Sequence[Datum]) -> list[Datum]:
         """Return the results whose parts devices hold."""
-        results = zip(self.outputs, held, self.result_shapes, strict=True)
+        results = zip(self.outputs, on_devices, self.result_shapes, strict=True)
         return [sharding.from_devices(x, shape) for sharding, x, shape in results]
 
     def repeated(self, inputs: Sequence[int], outputs: Sequence[int]) -> Placement:
@@ -210,7 +210,7 @@ class Placement:
 
     @property
     def axes_of_inputs(self) -> list[tuple[tuple[str, ...], ...]]:
-        """For each dimension of each argument the names of the axes that cut it, or the digits where no axes do."""
+        """For each dimension of each argument the names of the axes that shard it, or the digits where no axes do."""
         names = {digit: name for name, digit in digits_of_axes(self.mesh).items()}
         return [
             tuple(

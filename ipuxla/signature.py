@@ -197,7 +197,7 @@ class Signature:
 
     @property
     def words_placement(self) -> Placement | None:
-        """How the arrays that engines take and return are cut."""
+        """How the arrays that engines take and return are sharded."""
         if self.placement is None:
             return None
         return self.placement.repeated(
@@ -319,10 +319,13 @@ class Signature:
                 )
         if self.in_tree is not None and not _is_call(self.in_tree):
             raise InvalidExecutable("the program's arguments are no positional and keyword ones")
-        held = self.placement
-        if held and (len(held.inputs), len(held.outputs)) != (len(self.inputs), len(self.outputs)):
+        placement = self.placement
+        if placement and (len(placement.inputs), len(placement.outputs)) != (
+            len(self.inputs),
+            len(self.outputs),
+        ):
             raise InvalidExecutable("the program's signature places other arguments or results than it has")
-        if held and not self._is_placed(held):
+        if placement and not self._is_placed(placement):
             raise InvalidExecutable("the program's signature places arrays of other shapes than it has")
         is_known = set(self.donated) <= set(range(len(self.inputs)))
         if len(self.names) != len(self.inputs) or not is_known or len(set(self.donated)) < len(self.donated):

@@ -276,13 +276,13 @@ class Pipeline:
             mesh = own.module.mesh if own.module.num_devices > 1 else ()
             if own.partitioned is None or not mesh:
                 return "\n".join(shown(PinnedShardings(mesh), names)) + "\n"
-            cut = tuple(enumerate(own.partitioned.placement.axes_of_inputs))
-            return "\n".join(shown(PinnedShardings(mesh, cut), names)) + "\n"
+            sharded = tuple(enumerate(own.partitioned.placement.axes_of_inputs))
+            return "\n".join(shown(PinnedShardings(mesh, sharded), names)) + "\n"
         return self._choice(options)
 
     @property
     def placement(self) -> Placement | None:
-        """The devices that run it together, and how arguments and results are cut; None for one."""
+        """The devices that run it together, and how arguments and results are sharded; None for one."""
         if self.partitioned is not None:
             return self.partitioned.placement
         if self.module.num_devices == 1:
@@ -324,7 +324,7 @@ class Pipeline:
 
     @property
     def _inputs(self) -> tuple[ArraySharding, ...]:
-        """How the arguments of engines are cut; none for one device."""
+        """How the arguments of engines are sharded; none for one device."""
         return () if self.placement is None else self.words_placement(self.placement).inputs
 
     def _lowered(self, options: CompileOptions) -> Graph:
@@ -372,7 +372,7 @@ class Pipeline:
         return compat.module_text(source, debug_info)
 
     def partitioned_text(self) -> str:
-        """Return one device's program, and how what it takes and returns is cut.
+        """Return one device's program, and how what it takes and returns is sharded.
 
         Raises:
           UnknownStage: the program is one device's as it stands.
@@ -409,7 +409,7 @@ class Pipeline:
         }
 
     def words_placement(self, placement: Placement) -> Placement:
-        """Return how the arrays that engines take and return are cut: complex ones are two of their parts."""
+        """Return how the arrays that engines take and return are sharded: complex ones are two of their parts."""
         entry = self.module.entry_computation
         roles = entry.parameter_types, entry.result_types
         return placement.repeated(*([1 + type_.is_complex for type_ in role] for role in roles))
@@ -458,7 +458,7 @@ class Pipeline:
 
 
 def _machine_of(pinned: PinnedShardings, options: CompileOptions) -> CompileOptions:
-    """Return options for the machine that a sharding takes: one chip of a system where it cuts nothing."""
+    """Return options for the machine that a sharding takes: one chip of a system where it splits nothing."""
     return dataclasses.replace(options, shard=AUTO, system=options.system if pinned.mesh else None)
 
 

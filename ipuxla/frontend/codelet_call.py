@@ -32,7 +32,7 @@ class Codelet:
       form: what a point reads and writes.
       combiner: how contributions of several points to a result are combined, or "".
       cycles: of one point on one worker; 0 where that is to be estimated.
-      parts: how many parts every index is cut into; none where that is planned.
+      parts: how many parts every index is split into; none where that is planned.
       tiles: the first tile, and from one part's tile to the next.
     """
 

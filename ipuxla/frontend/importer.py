@@ -251,7 +251,7 @@ class _Importer:
         text = str(type_)
         if narrow.narrow_element(text) is not None:
             self.has_narrow = True
-            return narrow.held(text)
+            return narrow.stored_type(text)
         return [] if text == "!stablehlo.token" else _of_bearable_size(TensorType.parse(text))
 
     def location(self, op: mlir.Operation, otherwise: Location) -> Location:

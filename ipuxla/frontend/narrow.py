@@ -84,7 +84,7 @@ def narrow_element(type_: str) -> str | None:
     return found[1] if found else None
 
 
-def held(type_: str) -> TensorType:
+def stored_type(type_: str) -> TensorType:
     """Return the type that holds a narrow one's elements."""
     element = narrow_element(type_)
     assert element is not None

@@ -1,4 +1,4 @@
-"""A module for many devices to the program of one, by XLA's own partitioner, and how its arguments and results are cut.
+"""A module for many devices to the program of one, by XLA's own partitioner, and how its arguments and results are sharded.
 
 The module is JAX's, of a traced function, or anyone's, as text or bytes with the shardings that it says itself.
 
@@ -34,7 +34,7 @@ from tiles import isolated
 
 
 class Partitioned(NamedTuple):
-    """One device's program, an MLIR module of StableHLO, and how its arguments and results are cut.
+    """One device's program, an MLIR module of StableHLO, and how its arguments and results are sharded.
 
     Args:
       module: of one device.
@@ -78,7 +78,7 @@ def partition_said(
     Args:
       module: an MLIR module of StableHLO, text or bytes.
       mesh: names and sizes of the axes.
-      inputs: for each argument, for each of its dimensions, the names of the axes that cut it.
+      inputs: for each argument, for each of its dimensions, the names of the axes that shard it.
       donated: arguments to mark as donated.
       untrusted: whether text or bytes are read and partitioned in a child process.
 

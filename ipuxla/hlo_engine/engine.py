@@ -54,7 +54,7 @@ class HloEngine(Engine):
           executable: returns what the module was compiled to, whose run with floats decides in the ring.
           arithmetic: "float" or "ring".
           streams: those by which it exchanges items with the host.
-          placement: how whole arrays are cut over the devices that run it; None for one.
+          placement: how whole arrays are sharded over the devices that run it; None for one.
 
         Raises:
           InvalidGraph: some devices may never reach a collective that others wait at.
@@ -157,8 +157,8 @@ def _on_all_devices(module: Module, placement: Placement) -> Callable[..., list[
     """Return a function of whole arrays: the module evaluated on all devices, operation by operation."""
 
     def evaluate(*arrays: Datum) -> list[Datum]:
-        held = evaluate_partitioned(module, *placement.to_devices(arrays), apply=one_by_one)
-        return placement.from_devices(held)
+        on_devices = evaluate_partitioned(module, *placement.to_devices(arrays), apply=one_by_one)
+        return placement.from_devices(on_devices)
 
     return evaluate
 

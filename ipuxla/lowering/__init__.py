@@ -66,7 +66,7 @@ def lower_module(module: Module, target: Target | System, inputs: Sequence[Array
     Args:
       module: an optimized module.
       target: the machine; a system for a module of many devices, each of which is a replica then.
-      inputs: how parameters are cut, which says between which devices they differ; if empty, between all.
+      inputs: how parameters are sharded, which says between which devices they differ; if empty, between all.
 
     Raises:
       UnsupportedLowering: an op without a lowering, or a stream of several types; names the user's source line.

@@ -1,4 +1,4 @@
-"""Calls of users' codelets onto tiles: a domain of points, cut as planned or as the call says."""
+"""Calls of users' codelets onto tiles: a domain of points, split as planned or as the call says."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class PointCodelet(Codelet):
 
     @property
     def points(self) -> int:
-        """Dimensions that come first in the domain and may be cut; those behind them are what one point reads or writes."""
+        """Dimensions that come first in the domain and may be split; those behind them are what one point reads or writes."""
         form = self.call.point_form
         return len(form.points) + len(form.combined)
 
@@ -115,7 +115,7 @@ class PointCodelet(Codelet):
         return self, tuple(dtype_of(t) for t in self.function.result_types)
 
     def may_split(self, form: OpForm, d: int) -> bool:
-        """Points may be cut; those that contribute to one result, where there is one result."""
+        """Points may be split; those that contribute to one result, where there is one result."""
         return d < self.points and (not form.dims[d].is_reduced or len(form.results) == 1)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
