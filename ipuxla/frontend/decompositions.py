@@ -236,7 +236,7 @@ def _rotations(app: Array, aqq: Array, apq: Array) -> Array:
     """Return the matrix that rotates each pair of columns (k, h + k), and then pairs them anew.
 
     The rotation makes ``[[app, apq], [conj(apq), aqq]]`` diagonal (Golub and Van Loan, Matrix Computations, 8.5.2),
-    after columns turned by the phase of ``apq`` made that real.
+    after columns rotated by the phase of ``apq`` made that real.
     Pairs change as players do in a tournament: one stays, the others move on (Brent and Luk, SIAM J. Sci. Stat.
     Comput. 6, 1985), so that after ``2 h - 1`` rounds all have met and stand where they stood.
 
@@ -272,7 +272,7 @@ def _polar(x: Array) -> tuple[Array, Array]:
 
 
 def _sweep(
-    turn: Callable[[Array, Array], tuple[Array, Array]],
+    rotate: Callable[[Array, Array], tuple[Array, Array]],
     distance: Callable[[Array], Array],
     a: Array,
     v: Array,
@@ -280,10 +280,10 @@ def _sweep(
     """Turn ``(a, v)`` in sweeps, until one begins so near the end that it is the last.
 
     Args:
-      turn: one round.
+      rotate: one round.
       distance: how far a matrix is from the end, as a share of its size.
       a: square matrices of an even size.
-      v: what is turned with them.
+      v: what is rotated with them.
     """
     near = float(jnp.finfo(a.dtype).eps) ** 0.5 / 8  # convergence is quadratic, so the next sweep ends
 
@@ -294,7 +294,7 @@ def _sweep(
     def sweep(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         number, _, a, v = state
         before = distance(a)
-        a, v = lax.fori_loop(0, a.shape[-1] - 1, lambda _, pair: turn(*pair), (a, v))
+        a, v = lax.fori_loop(0, a.shape[-1] - 1, lambda _, pair: rotate(*pair), (a, v))
         return number + 1, before, a, v
 
     start = (jnp.int32(0), jnp.array(jnp.inf, a.real.dtype), a, v)
@@ -345,7 +345,7 @@ def eigh(
     row, column = indices(even)
     half = even.shape[-1] // 2
 
-    def turn(a: Array, v: Array) -> tuple[Array, Array]:
+    def rotate(a: Array, v: Array) -> tuple[Array, Array]:
         diagonal = jnp.sum(jnp.where(row == column, a.real, 0), -1)
         pairs = jnp.sum(jnp.where(row + half == column, a, 0), -1)
         rotation = _rotations(diagonal[..., :half], diagonal[..., half:], pairs[..., :half])
@@ -357,8 +357,8 @@ def eigh(
         return jnp.max(jnp.sqrt(off / jnp.maximum(jnp.sum(sizes, (-2, -1)), jnp.finfo(a.dtype).tiny)))
 
     identity = jnp.broadcast_to((row == column).astype(a.dtype), even.shape)
-    turned, vectors = _sweep(turn, distance, even, identity)
-    values = jnp.sum(jnp.where(row == column, turned.real, 0), -1)[..., :n]
+    rotated, vectors = _sweep(rotate, distance, even, identity)
+    values = jnp.sum(jnp.where(row == column, rotated.real, 0), -1)[..., :n]
     order = _ascending(values)
     values = jnp.sum(order * values[..., None], -2) * scale[..., 0]
     vectors = matmul(vectors[..., :n, :n], order)
@@ -392,14 +392,14 @@ def svd(
     if m > n:
         outer, triangle = jnp.linalg.qr(a_scaled, mode="complete" if full_matrices else "reduced")
         square = triangle[..., :n, :]
-    turned, right = _orthogonal_columns(square)
-    values = jnp.sqrt(jnp.sum(squares(turned), -2))
+    rotated, right = _orthogonal_columns(square)
+    values = jnp.sqrt(jnp.sum(squares(rotated), -2))
     order = _ascending(-values)
     values = jnp.sum(order * values[..., None], -2) * scale[..., 0]
     first, last = subset_by_index or (0, n)
     if not compute_uv:
         return [values[..., first:last]]
-    left, r = jnp.linalg.qr(matmul(turned, order))
+    left, r = jnp.linalg.qr(matmul(rotated, order))
     row, column = indices(r)
     diagonal = jnp.sum(jnp.where(row == column, r.real, 0), -2, keepdims=True)
     left = left * jnp.where(diagonal < 0, -1, 1).astype(a.dtype)
@@ -430,7 +430,7 @@ def _orthogonal_columns(square: Array) -> tuple[Array, Array]:
     half = even.shape[-1] // 2
     row, column = indices(even)
 
-    def turn(a: Array, v: Array) -> tuple[Array, Array]:
+    def rotate(a: Array, v: Array) -> tuple[Array, Array]:
         sizes = jnp.sum(squares(a), -2)
         products = jnp.sum(a[..., :half].conj() * a[..., half:], -2)
         rotation = _rotations(sizes[..., :half], sizes[..., half:], products)
@@ -443,8 +443,8 @@ def _orthogonal_columns(square: Array) -> tuple[Array, Array]:
         return jnp.max(off / jnp.maximum(size, jnp.finfo(a.dtype).tiny))
 
     identity = jnp.broadcast_to((row == column).astype(square.dtype), even.shape)
-    turned, rotation = _sweep(turn, distance, even, identity)
-    return turned[..., :n, :n], rotation[..., :n, :n]
+    rotated, rotation = _sweep(rotate, distance, even, identity)
+    return rotated[..., :n, :n], rotation[..., :n, :n]
 
 
 RULES: dict[str, Callable[..., Sequence[Array] | Array]] = {
