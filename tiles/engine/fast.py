@@ -75,7 +75,7 @@ from tiles.engine.whole import (
     partials_bytes,
     read_by_all_blocks,
     summed,
-    uncut,
+    unsplit,
     whole,
 )
 from tiles.errors import InvalidArguments, ProgramAborted, Unsupported
@@ -319,7 +319,7 @@ class FastEngine(TracedEngine):
             env[REPLICA] = replica
         env |= {unequal_name(w.results[0]): jnp.zeros((), bool) for w in expecting_equal(exe, exe.program)}
         entered = {name: self.enter_items(name, x) for name, x in items.items()}
-        dtypes = {name: self.carried(s.dtype) for name, s in exe.streams.items()}
+        dtypes = {name: self.stored_dtype(s.dtype) for name, s in exe.streams.items()}
         streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, capacity)
         streams.add_remote({name: jnp.asarray(rows) for name, rows in remote.items()})
         streams.add_steps(self._read_by(PrintStep), self._read_by(ErrorStep))
@@ -335,7 +335,7 @@ class FastEngine(TracedEngine):
         """Return shape and carried dtype of the variable of every step of a kind, by number."""
         exe = self.executable
         read = {n: exe.variables[s.variable] for n, s in enumerate(exe.steps) if isinstance(s, kind)}
-        return {number: (v.shape, self.carried(v.dtype)) for number, v in read.items()}
+        return {number: (v.shape, self.stored_dtype(v.dtype)) for number, v in read.items()}
 
     def _step(self, number: int, state: State) -> None:
         step, env, streams = self.executable.steps[number], state.env, state.streams
@@ -422,7 +422,7 @@ class FastEngine(TracedEngine):
             may_overwrite = group.codelet.may_overwrite
             operands = [x if may_overwrite(k) else computed_first(x) for k, x in enumerate(operands)]
         if group.results[0] in self._added_at_once and not laid_out:
-            function = partial(self._summed if self.strict else uncut, group)
+            function = partial(self._summed if self.strict else unsplit, group)
             function = apart(function, math.prod(group.form.shape))
             env[_sum_name(group.results[0])] = function(*operands)
             return
