@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tiles._jax_compat import Datum, jit, optimization_barrier, with_sharding_constraint
+from tiles._jax_compat import Datum, Function, jit, optimization_barrier, with_sharding_constraint
 from tiles.cached import cached_property
 from tiles.compiler import (
     AbortStep,
@@ -128,15 +128,11 @@ class FastEngine(TracedEngine):
                 )
             self._spread = NamedSharding(Mesh(np.array(devices), ("devices",)), PartitionSpec("devices"))
         options = self.compiler_options
-        self._jitted: Callable[..., Any] = jit(
-            self._called, compiler_options=options, static_argnames="capacity"
-        )
-        self._replayed: Callable[..., Any] = jit(
+        self._jitted: Function = jit(self._called, compiler_options=options, static_argnames="capacity")
+        self._replayed: Function = jit(
             self._call_replaying, compiler_options=options, static_argnames="capacity"
         )
-        self._recording: Callable[..., Any] = jit(
-            self._call_recording, static_argnums=0, compiler_options=options
-        )
+        self._recording: Function = jit(self._call_recording, static_argnums=0, compiler_options=options)
 
     @property
     def compiler_options(self) -> dict[str, bool | int] | None:
@@ -173,7 +169,7 @@ class FastEngine(TracedEngine):
         """Run with inputs and items that were checked."""
         exe = self.executable
         error, floats = partial(halting_error, exe, given), self.remote_floats
-        run: Callable[..., Any] = self._jitted
+        run: Function = self._jitted
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
             if floats is not None:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from tiles._jax_compat import Datum
+from tiles._jax_compat import Datum, Function
 from tiles.cached import cached_property
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, VertexGroup
 from tiles.compiler.control import Composite, Part, nodes_of
@@ -241,7 +241,7 @@ class MachineEngine(Engine):
         """Return the items of a stream as the engine carries them."""
         return to_ring(items) if self.arithmetic == RING else items
 
-    def arithmetic_of(self, function: Callable[..., Any], dtypes: Sequence[str]) -> Callable[..., Any]:
+    def arithmetic_of(self, function: Function, dtypes: Sequence[str]) -> Function:
         """Return ``function``, whose arguments have ``dtypes``, in the engine's arithmetic."""
         return ring(function, tuple(dtypes)) if self.arithmetic == RING else function
 

@@ -12,14 +12,14 @@ import bisect
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 
-from tiles._jax_compat import Datum, device_put
+from tiles._jax_compat import Datum, Function, device_put
 from tiles.codelets.cells import extent_classes, slice_extents
 from tiles.compiler import (
     AbortStep,
@@ -125,7 +125,7 @@ class LiteralEngine(MachineEngine):
         self._sources: dict[int, list[np.ndarray]] = {}
         self._meeting: dict[int, bool] = {}
         self._operands: dict[int, list[list[StoredOperand]]] = {}
-        self._functions: dict[int | tuple[int, tuple[int, ...]], Callable[..., Any]] = {}
+        self._functions: dict[int | tuple[int, tuple[int, ...]], Function] = {}
 
     def run(
         self, *inputs: Datum, streams: Mapping[str, Datum] | None = None

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles._jax_compat import make_jaxpr
+from tiles._jax_compat import Function, make_jaxpr
 from tiles.elements import (
     Access,
     Arrangement,
@@ -506,7 +506,7 @@ def _cell(kind: str, dtype: str) -> CellFunction:
         "root": ((dtype,), (dtype,)),
         "triangle": ((dtype, dtype, _POSITION, _POSITION), (dtype,)),
     }[kind]
-    functions: dict[str, Callable[..., Any]] = {
+    functions: dict[str, Function] = {
         "pivot": larger,
         "elimination": eliminated,
         "reflector": _reflector,

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tiles._jax_compat import make_jaxpr
+from tiles._jax_compat import Function, make_jaxpr
 from tiles.elements import (
     Access,
     Arrangement,
@@ -306,7 +306,7 @@ def _accesses(dtype: str, grain: int) -> tuple[Access, Callable[[str], Access]]:
     return Access(ELEMENT, alignment), lambda name: Access(ELEMENT, alignment, beside=name)
 
 
-def _traced(function: Callable[..., Any], dtypes: Sequence[str]) -> Any:
+def _traced(function: Function, dtypes: Sequence[str]) -> Any:
     return make_jaxpr(function)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in dtypes))
 
 

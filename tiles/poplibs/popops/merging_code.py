@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles._jax_compat import make_jaxpr
+from tiles._jax_compat import Function, make_jaxpr
 from tiles.elements import (
     Access,
     Arrangement,
@@ -367,7 +367,7 @@ def least_bitonic_cycles(what: Merging, n: int, rows: int, target: Target) -> An
 
 @lru_cache(maxsize=256)
 def _least_formula(
-    isa: InstructionSet, kind: Callable[..., Any], given: tuple[bool, ...], steps: int, *question: Any
+    isa: InstructionSet, kind: Function, given: tuple[bool, ...], steps: int, *question: Any
 ) -> Formula:
     """Return the least that a vertex of some code can cost, whatever becomes of it."""
     code = _compiled_once(isa, kind(*given, min(steps, 1), is_scheduled=False), *question)
