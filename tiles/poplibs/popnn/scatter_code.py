@@ -34,7 +34,7 @@ from tiles.elements.cell import ELEMENT, ROW
 from tiles.elements.variants import UNNAMED
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, OpForm, VertexCode
-from tiles.graph.cycles import Field
+from tiles.graph.cycles import CodeMemory, Field
 from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.poplibs.popnn.window_code import MOST_TAPS, STAYS, channels_of, folded
 from tiles.poplibs.popops.map_code import aligned_rows, check_widths
@@ -319,9 +319,7 @@ class _Windows:
     dtype: str
     workers: int
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         x, source = operands
         counts = self.order.counts(sizes)
