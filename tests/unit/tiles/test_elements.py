@@ -287,6 +287,33 @@ def test_quotients_that_are_sigmoids_are_its_instruction_and_others_are_not(name
     np.testing.assert_allclose(got.astype(np.float32), wanted.astype(np.float32), rtol=rtol, atol=atol)
 
 
+NARROW = {
+    "low nibbles": (lambda a: (a & 15).astype("int8") - 8, ["uint8"], 4 * 3 + 4),
+    "high nibbles": (lambda a: (a >> 4).astype("int8") - 8, ["uint8"], 4 * 3 + 4),
+    "a sum": (lambda a, b: a + b, ["int8"] * 2, 4 * 3 + 4),
+    "a shift up and down": (lambda a: (a << 3) >> 3, ["int8"], None),
+    "a sum that is compared": (lambda a, b: jnp.where(a + b > 3, a, b), ["int8"] * 2, None),
+    "a sum that is shifted": (lambda a, b: ((a + b) >> 1) ^ a, ["uint8"] * 2, None),
+    "a sum that is used twice": (lambda a, b: ((a + b) * a, (a + b).astype(W)), ["int8"] * 2, None),
+    "a sum that is a float": (lambda a, b: (a + b).astype(H), ["int8"] * 2, None),
+    "a product of shorts": (lambda a, b: a * b - a, ["int16"] * 2, 2 * 4 + 2),
+    "the larger of sums": (lambda a, b: jnp.maximum(a + b, a - b), ["int8"] * 2, None),
+    "a sum wider": (lambda a, b: (a + b).astype("uint16") + 1, ["uint8"] * 2, None),
+    "narrower": (lambda a: (a + 1).astype("int8") * 3, ["int16"], None),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_integers_are_extended_only_where_their_high_bits_are_read(name) -> None:
+    f, dtypes, slots = NARROW[name]
+    check(f, dtypes)
+    if slots is not None:
+        lanes = 4 // np.dtype(dtypes[0]).itemsize
+        code = compiled(f, dtypes, MK2)
+        more, less = (cost_of(code, {"n": 6 * lanes * k}, MK2).slots[0] for k in (101, 100))
+        assert int(more - less) == slots
+
+
 def test_a_cost_is_a_closed_form_for_many_candidates() -> None:
     code = compiled(lambda a, b: a * b, [F, F], MK2)
     n = np.arange(1, 400)
