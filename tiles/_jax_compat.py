@@ -110,6 +110,9 @@ class _LowerFun(Protocol):
     def __call__(self, function: Callable[..., Any], /, *, multiple_results: bool) -> Callable[..., Any]: ...
 
 
+Function: TypeAlias = Callable[..., Any]
+"""A function of arrays that JAX can trace."""
+
 new_primitive: Callable[[str], Primitive] = cast(Any, core).Primitive
 make_jaxpr: _MakeJaxpr = _jax.make_jaxpr
 eval_shape: Callable[..., Any] = _jax.eval_shape

@@ -189,7 +189,7 @@ def _forms_without_code(engine: LiteralEngine, group: VertexGroup) -> Iterator[F
 def _zeros(
     engine: LiteralEngine, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]
 ) -> list[np.ndarray]:
-    return [np.zeros(shape, engine.carried(d)) for shape, d in zip(shapes, dtypes, strict=True)]
+    return [np.zeros(shape, engine.stored_dtype(d)) for shape, d in zip(shapes, dtypes, strict=True)]
 
 
 _FORMS = {"literal": _whole_forms, "vertex": _cell_forms, "tile": _forms_without_code}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from tiles._jax_compat import OLDER_EMITTERS, jit, set_xla_metadata
+from tiles._jax_compat import OLDER_EMITTERS, Function, jit, set_xla_metadata
 from tiles.platforms import default_platform
 
 SMALL_BYTES = 4 << 20
@@ -48,7 +47,7 @@ WORTH_KEEPING = 1 << 14
 """Elements from which on a result is worth a computation of its own."""
 
 
-def apart(function: Callable[..., Any], size: int) -> Callable[..., Any]:
+def apart(function: Function, size: int) -> Function:
     """Return a function as a computation that XLA:CPU does not merge into those that read its results.
 
     A sum of partials consists of additions, which XLA takes for cheap and repeats in every reader: a transformer's
@@ -62,7 +61,7 @@ def apart(function: Callable[..., Any], size: int) -> Callable[..., Any]:
     return function if size < WORTH_KEEPING else kept_apart(function)
 
 
-def kept_apart(function: Callable[..., Any]) -> Callable[..., Any]:
+def kept_apart(function: Function) -> Function:
     """Return a function as a computation that XLA:CPU does not merge into those that read its results, of any size."""
     if default_platform() != "cpu":
         return function

@@ -8,7 +8,6 @@ bits. Control: see ``ring_control``. A primitive with no rule is a named error, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from tiles._jax_compat import (
     Datum,
     DTypeLike,
     Equation,
+    Function,
     Jaxpr,
     Params,
     broadcasted_iota,
@@ -244,7 +244,7 @@ def _reduce_window(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Seque
     return reduce_window(ins[:count], ins[count:], combine, **params)
 
 
-def _combiner(jaxpr: Jaxpr, consts: Sequence[Datum], count: int, evaluate: Evaluate) -> Callable[..., Any]:
+def _combiner(jaxpr: Jaxpr, consts: Sequence[Datum], count: int, evaluate: Evaluate) -> Function:
     """Return the ring form of a reduction's combining function of ``count`` accumulators and values."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     words = [ring_words.to_ring(c) for c in (*getattr(jaxpr, "consts", ()), *consts)]

@@ -1,6 +1,6 @@
 """Jaxprs to StableHLO modules."""
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One device's program of a module for many."""
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations
@@ -228,12 +228,12 @@ def _first_field(proto: bytes) -> bytes:
 
 
 def tiles_of(sharding: str, rank: int) -> tuple[tuple[int, ...], np.ndarray]:
-    """Return into how many parts a sharding cuts each dimension, and the devices of the parts ``[*parts, copies]``.
+    """Return into how many parts a sharding splits each dimension, and the devices of the parts ``[*parts, copies]``.
 
     Hides ``HloSharding``.
 
     Raises:
-      ValueError: it is none that cuts arrays, such as one that keeps an array on one device.
+      ValueError: it is none that splits arrays, such as one that keeps an array on one device.
     """
     found = _hlo_bindings.HloSharding.from_string(sharding)
     if found.is_replicated():

@@ -1,6 +1,6 @@
 """StableHLO as text and bytecode, and the attributes of its operations."""
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations
