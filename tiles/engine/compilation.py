@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 
-from tiles._jax_compat import Function, jit, set_xla_metadata
+from tiles._jax_compat import Datum, Function, jit, set_xla_metadata
 
 SMALL_BYTES = 4 << 20
 """Programs whose values take up to this many bytes run in milliseconds however they are compiled."""
@@ -64,7 +62,7 @@ def kept_apart(function: Function) -> Function:
     if jax.default_backend() != "cpu":
         return function
 
-    def kept(*arrays: jax.Array) -> Any:
+    def kept(*arrays: jax.Array) -> Datum:
         with set_xla_metadata(inlineable="false"):
             return jit(function)(*arrays)
 

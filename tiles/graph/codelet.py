@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiles._jax_compat import Datum
 from tiles.cached import cached_property
 from tiles.errors import InvalidExecutable, InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.files import JsonObject, is_dict, is_list, is_row, is_tuple
@@ -110,8 +111,8 @@ class Cell:
 
     form: OpForm
     sizes: tuple[int, ...]
-    origin: tuple[Any, ...]
-    limits: tuple[Any | None, ...]
+    origin: tuple[Datum, ...]
+    limits: tuple[Datum | None, ...]
 
     def align(self, k: int, operand: jax.Array) -> jax.Array:
         """Return operand k with one axis per domain dimension, size 1 where it does not vary."""
