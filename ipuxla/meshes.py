@@ -8,7 +8,7 @@ from typing import Unpack
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from ipuxla._jax_compat import Datum, Function, Tree, tree_leaves, tree_map
 from ipuxla.api import JitOptions, jit
@@ -51,7 +51,8 @@ def mesh(
             expected=f"{len(sizes)} different names",
             got=", ".join(map(repr, axes)) or "none",
         )
-    return AbstractMesh(sizes, axes)
+    # From JAX 0.11 on an abstract mesh is explicit unless told: types of arrays would have to name its axes.
+    return AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
 def _first(x: jax.Array) -> jax.Array:

@@ -24,6 +24,7 @@ from tiles.compiler.control_flow import count_steps
 from tiles.engine import ENGINES, FLOAT, Engine, Trace, make_engine
 from tiles.errors import ProgramAborted
 from tiles.graph import Stream
+from tiles.platforms import where_arrays_are
 
 
 class EngineOf(NamedTuple):
@@ -154,7 +155,7 @@ class Runner:
           Unsupported: the program exchanges items with the host.
         """
         self._require_no_streams()
-        with self._checking():
+        with self._checking(), where_arrays_are(arrays):
             return list(self._run(*arrays))
 
     @contextlib.contextmanager
@@ -175,7 +176,7 @@ class Runner:
         Raises:
           InvalidArguments: other streams than the program's, or too few items.
         """
-        with self._checking():
+        with self._checking(), where_arrays_are(arrays):
             outputs, trace = self._machine.run(*self._on_devices(arrays), streams=streams)
         return self._whole(outputs), dict(trace.streams)
 
@@ -204,7 +205,7 @@ class Runner:
           Unsupported: engine ``hlo``, which has no supersteps to count.
         """
         self._require_supersteps()
-        with self._checking():
+        with self._checking(), where_arrays_are(arrays):
             outputs, trace = self._machine.run(*self._on_devices(arrays), streams=streams)
         return self._whole(outputs), trace
 

@@ -23,6 +23,7 @@ import numpy as np
 import ipuxla
 from ipuxla.frontend._jax_compat import jaxpr_as_fun
 from ipuxla.hlo_engine import HloEngine
+from tiles._jax_compat import OLDER_EMITTERS
 from tiles.codelets.cells import extent_classes, slice_extents
 from tiles.compiler import ExecuteStep, VertexGroup
 from tiles.engine import FLOAT, RING, FastEngine, memory
@@ -35,7 +36,7 @@ from tiles.numerics.ring import ring
 QUICKLY: dict[str, bool | int] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
+    **OLDER_EMITTERS,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
 """How XLA compiles what runs once on a few elements: half of the time that it takes by default."""

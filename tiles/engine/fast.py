@@ -83,6 +83,7 @@ from tiles.graph import Collective, Extents, along, identity_map
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
 from tiles.numerics.dtypes import is_narrow_float, to_jax
 from tiles.numerics.total_order import concatenated
+from tiles.platforms import where_arrays_are
 
 COMPUTING = (ExecuteStep, CopyStep, UndefStep, SyncStep)
 """Steps that neither ask which replica they run on nor exchange values with others or the host."""
@@ -159,7 +160,10 @@ class FastEngine(TracedEngine):
         exe = self.executable
         check_inputs(exe, inputs)
         given = check_streams(exe, streams)
-        with self._one_at_a_time if exe.remote_buffers else contextlib.nullcontext():
+        with (
+            where_arrays_are(inputs),
+            self._one_at_a_time if exe.remote_buffers else contextlib.nullcontext(),
+        ):
             return self._run_once(inputs, given)
 
     def _run_once(

@@ -60,6 +60,7 @@ from tiles.graph import Collective, Layout, Replicas
 from tiles.numerics.dtypes import WORD_BYTES, to_jax
 from tiles.numerics.ring import to_ring
 from tiles.plan import operand_slices
+from tiles.platforms import on_cpu
 
 
 def _resident_bytes() -> int:
@@ -138,19 +139,8 @@ class LiteralEngine(MachineEngine):
         check_inputs(exe, inputs)
         items = check_streams(exe, streams)
         with self._one_at_a_time, jax.enable_x64(True):
-            recorded, floats = None, self.remote_floats
-            if floats is not None:
-                decisions, floats = record_run(exe, *inputs, streams=streams, remote=floats)
-                recorded = iter(np.asarray(decisions))
-            runs = self._begun(items, recorded)
-            each, constants = set(differing(exe)), [v for v in exe.variables.values() if v.value is not None]
-            for run in self._one_by_one(runs):
-                for i, (name, value) in enumerate(zip(exe.inputs, inputs, strict=True)):
-                    own = value[run.replica] if i in each else value
-                    self._keep(name, run, np.asarray(self.entered(name, own)))
-                for v in constants:
-                    self._keep(v.name, run, np.asarray(self.entered(v.name, v.value)))
-            self._run(exe.program, (), runs)
+            with on_cpu():  # memory is the host's, and steps are many and small
+                runs, floats = self._run_on(inputs, items)
             outputs = [device_put(self._output(name, runs)) for name in exe.outputs]
             self._memory = [run.memory for run in runs]
             self._keep_rows(runs[0].rows, floats)
@@ -158,6 +148,25 @@ class LiteralEngine(MachineEngine):
         sent = {name: self._stacked(name, items) for name, items in runs[0].sent.items()}
         counts = count_steps(exe, trips)
         return outputs, Trace(counts, self.name, self.arithmetic, trips, sent, tuple(runs[0].printed))
+
+    def _run_on(
+        self, inputs: tuple[Datum, ...], items: Mapping[str, Datum]
+    ) -> tuple[list[_Run], dict[str, Datum] | None]:
+        """Return the runs of all replicas on inputs and items, and what a float run before left in remote buffers."""
+        exe, recorded, floats = self.executable, None, self.remote_floats
+        if floats is not None:
+            decisions, floats = record_run(exe, *inputs, streams=items, remote=floats)
+            recorded = iter(np.asarray(decisions))
+        runs = self._begun(items, recorded)
+        each, constants = set(differing(exe)), [v for v in exe.variables.values() if v.value is not None]
+        for run in self._one_by_one(runs):
+            for i, (name, value) in enumerate(zip(exe.inputs, inputs, strict=True)):
+                own = value[run.replica] if i in each else value
+                self._keep(name, run, np.asarray(self.entered(name, own)))
+            for v in constants:
+                self._keep(v.name, run, np.asarray(self.entered(v.name, v.value)))
+        self._run(exe.program, (), runs)
+        return runs, floats
 
     def _output(self, name: str, runs: list[_Run]) -> np.ndarray:
         """Return an output, of replicas ``[replicas, *shape]``."""

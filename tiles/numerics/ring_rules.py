@@ -29,6 +29,7 @@ from tiles._jax_compat import (
 from tiles.errors import Unsupported
 from tiles.numerics import ring_words
 from tiles.numerics.accumulate import accumulate_p
+from tiles.numerics.convolution import convolve
 
 Evaluate = Callable[[Jaxpr, Sequence[Datum], Sequence[Datum]], list[Datum]]
 """``evaluate(jaxpr, const_words, arg_words) -> result_words``."""
@@ -190,7 +191,7 @@ def _convolution(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequenc
     names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
     groups = ("feature_group_count", "batch_group_count")
     params = {name: eqn.params[name] for name in (*names, *groups)}
-    result = lax.conv_general_dilated(lhs, rhs, preferred_element_type=lhs.dtype, **params)
+    result = convolve(lhs, rhs, preferred_element_type=lhs.dtype, **params)
     return [_from_multiplicand(result, words)]
 
 

@@ -62,11 +62,19 @@ def partitioned_module(
             ("xla_backend_optimization_level", 0),
             ("xla_disable_hlo_passes", "fusion"),  # comes behind partitioning alone
         ]
+        bytecode = _mlir.module_to_bytecode(_ending(module))
+        if (
+            b"mhlo.sharding" in bytecode
+        ):  # GSPMD's marks, with which XLA ends the process that reads others (jaxlib 0.11)
+            options.env_option_overrides = [
+                *options.env_option_overrides,
+                ("xla_enable_hlo_sharding_v3", False),
+            ]
         failure = None
         try:
             client = cpu_client(num_devices)
             devices = _xla_client.DeviceList(tuple(client.devices()))
-            client.compile_and_load(_mlir.module_to_bytecode(_ending(module)), devices, options)
+            client.compile_and_load(bytecode, devices, options)
         except (RuntimeError, ValueError) as error:  # what comes behind partitioning is of no interest
             failure = error
         dumps = [path for path in pathlib.Path(folder).iterdir() if _PARTITIONED.search(path.name)]

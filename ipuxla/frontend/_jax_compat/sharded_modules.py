@@ -191,7 +191,7 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
     manual_axes = re.findall(r'"([^"]*)"', str(manual.attributes["manual_axes"]))
     if set(manual_axes) != set(axes) or len({str(mesh.attributes["mesh"]) for mesh in meshes.values()}) != 1:
         return None
-    mesh, *named_by_groups = meshes.values()  # JAX gives what groups say of the mesh a name of its own
+    mesh, *others = meshes.values()  # what groups say of the mesh may have a name of its own
     if list(_sdy.MeshAttr(mesh.attributes["mesh"]).device_ids):
         return None  # devices in an order of their own, which XLA knows to follow
     block = manual.regions[0].blocks[0]
@@ -209,10 +209,18 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
             [_without_sharding(attrs) for attrs in main.arg_attrs]
         )
         main.operation.erase()
-        if not named_by_groups:
+        if not others and not _groups_name_meshes(module):
             mesh.operation.erase()
         made.attributes["sym_name"] = ir.StringAttr.get("main")
     return module, shardings[0], shardings[1]
+
+
+def _groups_name_meshes(module: Any) -> bool:
+    """Whether groups of devices are said by axes of a mesh that has a name, as JAX does from 0.11 on."""
+    groups = (
+        op.attributes["replica_groups"] for op in operations(module) if "replica_groups" in op.attributes
+    )
+    return any("mesh = @" in str(each) for each in groups)
 
 
 def with_plain_indices(module: Any) -> Any:

@@ -296,9 +296,10 @@ COLLECTIVES = {
     "sdy.sharded_to_unreduced": "",
 }
 """By operation of Shardy the collective that it becomes; others move nothing between devices."""
-_SHARDING = re.compile(r"<@\w+, \[((?:\{[^}]*\}(?:p\d+)?(?:, )?)*)\]")
+# A sharding names its mesh, or writes it out (from jaxlib 0.11 on): <@mesh, [{"x"}, {}]>, <mesh<["x"=2]>, [{"x"}, {}]>.
+_SHARDING = re.compile(r"<(?:@\w+|mesh<[^>]*>), \[((?:\{[^}]*\}(?:p\d+)?(?:, )?)*)\]")
 _DIMENSION = re.compile(r"\{([^}]*)\}")
-_AXIS = re.compile(r'"([^"]+)"(?::\(\d+\)(\d+))?')
+_AXIS = re.compile(r'"([^"]+)"(?!=)(?::\(\d+\)(\d+))?')
 
 
 def _named(attributes: Any) -> list[tuple[str, Any]]:
