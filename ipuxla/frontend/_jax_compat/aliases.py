@@ -13,9 +13,9 @@ from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import partial_eval as _pe
 from jax.extend import core as _extend_core
 
-AxisData = _batching.AxisData
 # From JAX 0.11 on this is the type of all jaxprs, which hold their constants; 0.12 has this name of it alone.
 ClosedJaxpr = _extend_core.ClosedJaxpr
+AxisData = _batching.AxisData
 Equation = _core.JaxprEqn
 JitWrapped = _pjit.JitWrapped
 JaxprTrace = _pe.JaxprTrace
