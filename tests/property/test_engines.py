@@ -143,7 +143,7 @@ def test_one_misplaced_word_in_any_exchange_is_caught(layer, engine, monkeypatch
 
         def misplacing(self, number, state, wrong=wrong, moved=moved):
             exchange(self, number, state)
-            for held in self._all_held(number):
+            for held in self._all_stored(number):
                 if held.is_received and next(moved) == wrong:
                     misplace_one_word(held, state)
 
@@ -172,7 +172,7 @@ def test_copies_that_differ_are_refused(arithmetic, monkeypatch):
 
     def writing(self, number, state):
         exchange(self, number, state)
-        (received,) = (held for held in self._all_held(number) if held.is_received)
+        (received,) = (held for held in self._all_stored(number) if held.is_received)
         state.words[3, received.word + 2] += 1
 
     arrays = [np.ones((8, 6), np.float32), np.ones(6, np.float32)]

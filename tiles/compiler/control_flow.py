@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from tiles._jax_compat import Datum
 from tiles.compiler.control import (
     Decided,
     Node,
@@ -22,7 +22,7 @@ from tiles.compiler.wellformed import root_of
 from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.numerics.dtypes import is_float
 
-Trips = Mapping[Path, Any]
+Trips = Mapping[Path, Datum]
 """By the path of every ``While`` how often its body ran in all, of every ``Switch`` a tuple: how often each branch did."""
 
 
@@ -89,7 +89,7 @@ def runs_of_parts(
         )
 
 
-def _inner_runs(node: Node, position: int, runs: int | None, trips: Any) -> int | None:
+def _inner_runs(node: Node, position: int, runs: int | None, trips: Datum) -> int | None:
     """Return how often a part right below a node ran."""
     match node:
         case Repeat(count):

@@ -7,7 +7,7 @@ its slowest. Nothing here looks at a host clock or at data.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -385,7 +385,9 @@ def exchange_code_sizes(executable: Executable, own: Sequence[np.ndarray] | None
     return sum(exchange_code_by_step(executable, own), np.zeros(executable.target.num_tiles, np.int64))
 
 
-def own_exchange_code(executable: Executable) -> tuple[list[np.ndarray], list[dict[int, tuple[Any, ...]]]]:
+def own_exchange_code(
+    executable: Executable,
+) -> tuple[list[np.ndarray], list[dict[int, tuple[Hashable, ...]]]]:
     """Return what each step's own exchange program takes, and which of its movements others could run.
 
     Returns:
@@ -397,11 +399,11 @@ def own_exchange_code(executable: Executable) -> tuple[list[np.ndarray], list[di
 
 def _own_exchange_code(
     executable: Executable, step: StepRecord
-) -> tuple[np.ndarray, dict[int, tuple[Any, ...]]]:
+) -> tuple[np.ndarray, dict[int, tuple[Hashable, ...]]]:
     if isinstance(step, BetweenStep):  # the tiles it talks to are on IPUs that bases do not name
         return exchange_code_bytes(step_traffic(executable, step), executable.target), {}
     total = np.zeros(executable.target.num_tiles, np.int64)
-    keys: dict[int, tuple[Any, ...]] = {}
+    keys: dict[int, tuple[Hashable, ...]] = {}
     for number, each in enumerate(movements(step, executable.variables)):
         if each is not None and each.add_code(executable.target, total) >= LEAST_BYTES:
             keys[number] = each.key

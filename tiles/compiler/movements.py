@@ -6,10 +6,9 @@ in the order of its groups and their operands, or of its copies and their source
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ class Read:
     dtype: str
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[Hashable, ...]:
         """What movements have in common whose words go between the same places of the same tiles."""
         order, plan = self.plan.operand_order(self.form, self.k), self.plan
         index_map = self.form.operands[self.k]
@@ -94,7 +93,7 @@ class Copied:
     is_reshape: bool
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[Hashable, ...]:
         """See ``Read.key``."""
         place = self.axis, self.offset, self.is_reshape
         return self.shape, self.source, self.destination, itemsize(self.dtype), *place

@@ -13,8 +13,7 @@ change within a phase without another synchronization.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
 
 from tiles.compiler.executable import Executable, MovementId
 
@@ -25,13 +24,13 @@ BASE_INSTRUCTIONS = 4
 """To load two addresses and to write them to both base registers, for every call."""
 
 
-def shared_programs(keys: Sequence[Mapping[int, tuple[Any, ...]]]) -> dict[MovementId, MovementId]:
+def shared_programs(keys: Sequence[Mapping[int, tuple[Hashable, ...]]]) -> dict[MovementId, MovementId]:
     """Return, by step and number of a movement, the first movement before it whose exchange program it can run.
 
     Args:
       keys: by step, the keys of those of its movements, by number, that take ``LEAST_BYTES`` of code or more.
     """
-    first: dict[tuple[Any, ...], MovementId] = {}
+    first: dict[tuple[Hashable, ...], MovementId] = {}
     shared: dict[MovementId, MovementId] = {}
     for step, found in enumerate(keys):
         for number, key in found.items():

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 
-from tiles._jax_compat import OLDER_EMITTERS, Function, jit, set_xla_metadata
+from tiles._jax_compat import OLDER_EMITTERS, Datum, Function, jit, set_xla_metadata
 from tiles.platforms import default_platform
 
 SMALL_BYTES = 4 << 20
@@ -66,7 +64,7 @@ def kept_apart(function: Function) -> Function:
     if default_platform() != "cpu":
         return function
 
-    def kept(*arrays: jax.Array) -> Any:
+    def kept(*arrays: jax.Array) -> Datum:
         with set_xla_metadata(inlineable="false"):
             return jit(function)(*arrays)
 

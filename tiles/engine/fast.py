@@ -13,14 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tiles._jax_compat import Datum, Function, jit, optimization_barrier, with_sharding_constraint
+from tiles._jax_compat import Datum, DTypeLike, Function, jit, optimization_barrier, with_sharding_constraint
 from tiles.cached import cached_property
 from tiles.compiler import (
     AbortStep,
@@ -111,7 +110,7 @@ class FastEngine(TracedEngine):
         executable: Executable,
         arithmetic: str = FLOAT,
         strict: bool = True,
-        devices: Seq[Any] = (),
+        devices: Seq[object] = (),
     ) -> None:
         """Prepare the jitted function; it compiles at the first run.
 
@@ -247,7 +246,7 @@ class FastEngine(TracedEngine):
         """Run with floats; return the decisions of loops and branches, ``int32[any]``, and rows of remote buffers."""
         after: list[Env] = []
 
-        def run(capacity: int) -> Any:
+        def run(capacity: int) -> Datum:
             state, rows = self._recording(capacity, *inputs, items=items, remote=remote)
             after.append(rows)
             return state
@@ -256,14 +255,14 @@ class FastEngine(TracedEngine):
             items = {name: jnp.asarray(x) for name, x in (streams or {}).items()}
             return record(run), after[-1]
 
-    def _call_recording(self, capacity: int, *inputs: Datum, items: Env, remote: Env) -> Any:
+    def _call_recording(self, capacity: int, *inputs: Datum, items: Env, remote: Env) -> Datum:
         decisions = Recording(capacity)
         _, left = self._call(*inputs, decisions=decisions, items=items, remote=remote)
         return decisions.state, remote_rows(left)
 
     def _call_replaying(
         self, recorded: jax.Array, *inputs: Datum, items: Env, capacity: Capacity, remote: Env
-    ) -> Any:
+    ) -> Datum:
         return self._call(*inputs, decisions=Replay(recorded), items=items, capacity=capacity, remote=remote)
 
     def _called(
@@ -273,14 +272,14 @@ class FastEngine(TracedEngine):
         capacity: Capacity = (),
         remote: Env,
         show: Callable[[list[Print]], None] | None = None,
-    ) -> Any:
+    ) -> Datum:
         """Return what ``_call`` does; of replicas, outputs ``[replicas, *shape]`` and the most trips of any."""
         exe = self.executable
         if not exe.replicas.axes:
             return self._call(*inputs, items=items, capacity=capacity, remote=remote, show=show)
         each = differing(exe)
 
-        def one(number: jax.Array, *own: Any) -> Any:
+        def one(number: jax.Array, *own: Datum) -> Datum:
             results, _ = self._call(*own, items={}, remote={}, replica=number)
             return results
 
@@ -291,7 +290,7 @@ class FastEngine(TracedEngine):
         outputs = tuple(map(self._on_devices, outputs))
         return (outputs, {path: trip.max(axis=0) for path, trip in trips.items()}, unequal_on), {}
 
-    def _on_devices(self, x: Any) -> jax.Array:
+    def _on_devices(self, x: Datum) -> jax.Array:
         """Return an array over all replicas, spread over the devices where there are several."""
         x = jnp.asarray(x)
         return x if self._spread is None else with_sharding_constraint(x, self._spread)
@@ -305,7 +304,7 @@ class FastEngine(TracedEngine):
         remote: Env,
         show: Callable[[list[Print]], None] | None = None,
         replica: jax.Array | None = None,
-    ) -> tuple[tuple[tuple[jax.Array, ...], dict[Path, Any], dict[str, jax.Array]], dict[str, Any]]:
+    ) -> tuple[tuple[tuple[jax.Array, ...], dict[Path, Datum], dict[str, jax.Array]], dict[str, Datum]]:
         """Return what the program gives, and streams.
 
         Outputs, by path how often every loop's body and branch ran that depends on data, and by name whether a value that
@@ -331,7 +330,7 @@ class FastEngine(TracedEngine):
         unequal_on = {name: env[unequal_name(name)] for name in compared}
         return (tuple(self._read(env, name) for name in exe.outputs), state.trips, unequal_on), streams.state
 
-    def _read_by(self, kind: type[PrintStep | ErrorStep]) -> dict[int, Any]:
+    def _read_by(self, kind: type[PrintStep | ErrorStep]) -> dict[int, tuple[tuple[int, ...], DTypeLike]]:
         """Return shape and carried dtype of the variable of every step of a kind, by number."""
         exe = self.executable
         read = {n: exe.variables[s.variable] for n, s in enumerate(exe.steps) if isinstance(s, kind)}
@@ -595,7 +594,7 @@ def _unfolded(x: jax.Array) -> jax.Array:
     return optimization_barrier(x) if x.ndim else x
 
 
-def as_trips(counted: Any) -> Any:
+def as_trips(counted: Datum) -> Datum:
     """Return trips of a loop, or of every branch, as a trace holds them."""
     return tuple(counted) if is_list(counted) else counted
 

@@ -7,14 +7,14 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TextIO
+from typing import ClassVar, TextIO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from tiles._jax_compat import Datum, Function
+from tiles._jax_compat import Datum, DTypeLike, Function
 from tiles.cached import cached_property
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, VertexGroup
 from tiles.compiler.control import Composite, Part, nodes_of
@@ -72,7 +72,7 @@ class Engine(abc.ABC):
         """Whether a run is more than a function of arrays: it repeats the decisions of another, prints, or may stop."""
 
     @property
-    def compiler_options(self) -> dict[str, Any] | None:
+    def compiler_options(self) -> dict[str, bool | int] | None:
         """How XLA compiles what it traces; None: as JAX does."""
         return None
 
@@ -125,7 +125,7 @@ class MachineEngine(Engine):
         own = [v for v in self.executable.variables.values() if not v.view_of]
         return sum(math.prod(v.shape) * itemsize(v.dtype) for v in own)
 
-    def _empty_rows(self, dtype: Callable[[str], Any]) -> dict[str, Any]:
+    def _empty_rows(self, dtype: Callable[[str], DTypeLike]) -> dict[str, Datum]:
         buffers = self.executable.remote_buffers.values()
         return {r.name: np.zeros((r.repeats, *r.shape), dtype(r.dtype)) for r in buffers}
 
@@ -136,16 +136,16 @@ class MachineEngine(Engine):
         return self.replays or any(isinstance(step, kinds) for step in self.executable.steps)
 
     @property
-    def remote(self) -> dict[str, Any]:
+    def remote(self) -> dict[str, Datum]:
         """Rows of every remote buffer as the last run that ended well left them."""
         return self._kept_rows[0]
 
     @property
-    def remote_floats(self) -> dict[str, Any] | None:
+    def remote_floats(self) -> dict[str, Datum] | None:
         """The same of the runs with floats whose decisions are repeated, None without such."""
         return self._kept_rows[1]
 
-    def _keep_rows(self, remote: Mapping[str, Datum], floats: Mapping[str, Any] | None) -> None:
+    def _keep_rows(self, remote: Mapping[str, Datum], floats: Mapping[str, Datum] | None) -> None:
         """Keep rows for the next run, both kinds at once: an interruption must not part them."""
         self._kept_rows = dict(remote), None if floats is None else dict(floats)
 
@@ -204,7 +204,7 @@ class MachineEngine(Engine):
             if is_message or self.print_to is not None:
                 print(line, file=self.print_to or sys.stdout)
 
-    def stored_dtype(self, dtype: str) -> Any:
+    def stored_dtype(self, dtype: str) -> DTypeLike:
         """Return the dtype in which this engine stores elements of ``dtype``."""
         return unsigned_of(dtype) if self.arithmetic == RING and is_float(dtype) else to_jax(dtype)
 
@@ -222,10 +222,10 @@ class MachineEngine(Engine):
         """
         return jnp.asarray(self.entered(name, value))
 
-    def entered(self, name: str, value: Any) -> Any:
+    def entered(self, name: str, value: Datum) -> Datum:
         """Return what ``enter`` does; of an array of NumPy's one of NumPy's, since JAX compiles how it takes one over."""
         variable = self.executable.variables[name]
-        array: Any = value
+        array: Datum = value
         if not isinstance(value, np.ndarray):
             array = jnp.asarray(value)
         if array.shape == variable.shape and array.dtype == self.stored_dtype(variable.dtype):
@@ -250,14 +250,14 @@ class MachineEngine(Engine):
         return [self.executable.variables[operand.variable].dtype for operand in group.operands]
 
 
-def _with_rows(remote: Mapping[str, Datum], name: str, where: Any, value: Datum) -> dict[str, Any]:
+def _with_rows(remote: Mapping[str, Datum], name: str, where: Datum, value: Datum) -> dict[str, Datum]:
     """Return the rows of remote buffers with some of one buffer's replaced."""
     rows = np.array(remote[name])
     rows[where] = np.asarray(value)
     return {**remote, name: rows}
 
 
-def check_streams(executable: Executable, streams: Mapping[str, Datum] | None) -> dict[str, Any]:
+def check_streams(executable: Executable, streams: Mapping[str, Datum] | None) -> dict[str, Datum]:
     """Return the items of every host-to-device stream, after checking names, shapes, dtypes and numbers.
 
     Raises:
@@ -271,7 +271,7 @@ def check_items(
     declared: Mapping[str, Stream],
     needed: Mapping[str, int | None],
     streams: Mapping[str, Datum] | None,
-) -> dict[str, Any]:
+) -> dict[str, Datum]:
     """Return the items of host-to-device streams, as ``check_streams`` does, of streams that are declared.
 
     Args:

@@ -14,7 +14,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import numpy as np
@@ -87,11 +86,11 @@ class _Run:
 
     replica: int
     memory: TileMemory
-    given: Mapping[str, tuple[Any, Iterator[Any]]]
+    given: Mapping[str, tuple[Datum, Iterator[Datum]]]
     sent: Mapping[str, list[np.ndarray]]
     rows: dict[str, np.ndarray]
     recorded: Iterator[int] | None
-    trips: dict[Path, Any]
+    trips: dict[Path, Datum]
     printed: list[Print] = field(default_factory=list[Print])
     holds: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -522,7 +521,7 @@ class LiteralEngine(MachineEngine):
 
     # ---- vertices
 
-    def _vertices(self, group: VertexGroup, operands: list[np.ndarray]) -> list[Any]:
+    def _vertices(self, group: VertexGroup, operands: list[np.ndarray]) -> list[Datum]:
         """Return the results of a group, whole, from what ``_operands_of`` gave."""
         key = id(group)
         if key not in self._functions:
@@ -540,7 +539,7 @@ class VertexEngine(LiteralEngine):
 
     name = "vertex"
 
-    def _vertices(self, group: VertexGroup, operands: list[np.ndarray]) -> list[Any]:
+    def _vertices(self, group: VertexGroup, operands: list[np.ndarray]) -> list[Datum]:
         """Return the parts of every result, ``[*layout's grid, *part]``."""
         grid = group.plan.grid
         variables = self.executable.variables
@@ -613,7 +612,7 @@ class VertexEngine(LiteralEngine):
         sizes: tuple[int, ...],
         origins: np.ndarray,
         operands: list[np.ndarray],
-    ) -> Sequence[Any]:
+    ) -> Sequence[Datum]:
         """Return the results of cells of equal extents, ``[cells, *extents]`` each; ``first`` is the first one's place."""
         del first
         key = id(group), sizes
@@ -649,6 +648,6 @@ def _are_groups(replicas: Replicas, axes: tuple[str, ...], present: np.ndarray) 
     return bool((there.all(axis=inner) == there.any(axis=inner)).all())
 
 
-def _most(trips: list[Any]) -> Any:
+def _most(trips: list[Datum]) -> Datum:
     """Return the trips of a loop, or of every branch: of replicas, the most that any of them made."""
     return as_trips(np.max(np.array(trips), axis=0).tolist())

@@ -11,11 +11,12 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import numpy as np
 
+from tiles._jax_compat import DTypeLike
 from tiles.engine.addresses import Box, Place, boxes, in_order
 from tiles.engine.placement import box_axes, cell_axes, digits_of, layout_axes
 from tiles.engine.views import Moves, copy, empty, moves, pieces, threads_for, view
@@ -71,7 +72,7 @@ class TileMemory:
         row = np.full(self.words.shape[1], POISON, np.uint32)
         copy(moves([whole], self.words, row, WORD_BYTES))
 
-    def kept(self, key: Any, make: Callable[[], T]) -> T:
+    def kept(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what was made for a key before, or make it."""
         if key not in self._kept:
             self._kept[key] = make()
@@ -112,7 +113,7 @@ class Scratch:
         """Let the arrays taken from now on lie where earlier ones did."""
         self._number = self._used = 0
 
-    def take(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         """Return an array without values."""
         size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         while True:

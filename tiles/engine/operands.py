@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from tiles.numerics.arrays import distinct
 from tiles.numerics.dtypes import WORD_BYTES, itemsize, to_jax, word_count
 from tiles.plan import OUTSIDE, UNUSED, Slices
 
-Call = Callable[[], Any]
+Call = Callable[[], object]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from tiles._jax_compat import eval_shape, lax_map
+from tiles._jax_compat import Datum, eval_shape, lax_map
 from tiles.graph import Permutation, Replicas
 
 REPLICA = "a replica's number"
@@ -51,7 +50,7 @@ def over_replicas(
         return tuple(jnp.zeros(x.shape[1:], x.dtype) for x in types)
 
     @own.def_vmap
-    def _(size: int, batched: Sequence[Any], number: jax.Array, *operands: jax.Array) -> Any:
+    def _(size: int, batched: Sequence[bool], number: jax.Array, *operands: jax.Array) -> Datum:
         assert size == replicas.count
         results = function(*(x if b else all_of(x) for x, b in zip(operands, batched[1:], strict=True)))
         own = tuple(len(x) > 1 for x in results)
@@ -80,7 +79,7 @@ def few_at_once(
         return function(*operands)
 
     @own.def_vmap
-    def _(size: int, batched: Sequence[Any], *operands: jax.Array) -> Any:
+    def _(size: int, batched: Sequence[bool], *operands: jax.Array) -> Datum:
         if not any(batched):
             return function(*operands), False
         most = max(1, min(size, most_bytes // max(1, size_bytes)))

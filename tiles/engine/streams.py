@@ -8,7 +8,7 @@ or printed beyond the capacity for it is counted only, and the run repeated with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.experimental import io_callback
 
-from tiles._jax_compat import Datum, dynamic_index_in_dim, dynamic_update_index_in_dim, fori_loop
+from tiles._jax_compat import Datum, DTypeLike, dynamic_index_in_dim, dynamic_update_index_in_dim, fori_loop
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, RemoteStep, StreamStep
 from tiles.compiler.control import Part
 from tiles.compiler.control_flow import items_needed, may_halt, records_of, runs_of_steps
@@ -27,7 +27,7 @@ from tiles.graph import Stream, read_message
 
 Capacity = tuple[int, ...]
 """How many items fit: for every device-to-host stream in order, then for every step that prints."""
-Carried = tuple[tuple[int, ...], Any]
+Carried = tuple[tuple[int, ...], DTypeLike]
 """Shape and dtype of a value as an engine carries it."""
 HALTED, PRINTED = "halted", "printed"
 WIDE_BYTES = 8
@@ -53,7 +53,7 @@ class Streams:
         streams: Mapping[str, Stream],
         may_halt: bool,
         items: Mapping[str, jax.Array],
-        dtypes: Mapping[str, Any],
+        dtypes: Mapping[str, DTypeLike],
         capacity: Capacity,
     ) -> None:
         """Start before the first items.
@@ -67,9 +67,9 @@ class Streams:
         """
         self.items = items
         self._shows: Callable[[list[Print]], None] | None = None
-        self._parts: list[Any] = []
+        self._parts: list[Datum] = []
         self.numbers = {name: k for k, name in enumerate(streams)}
-        self.state: dict[str, Any] = {}
+        self.state: dict[str, Datum] = {}
         if may_halt:
             self.state[HALTED] = jnp.zeros((), jnp.int32)
         sending = [s for s in streams.values() if s.to_host]
@@ -130,11 +130,11 @@ class Streams:
         parts, self._parts = self._parts, []
         dtypes = [part.dtype for part in parts]
 
-        def shown(*words: Any) -> None:
+        def shown(*words: Datum) -> None:
             values = [_wide(np.asarray(x), dtype) for x, dtype in zip(words, dtypes, strict=True)]
             show([Print(title, value, message, k) for k, value in enumerate(values)])
 
-        def shown_next(count: Any, *words: Any) -> np.ndarray:
+        def shown_next(count: Datum, *words: Datum) -> np.ndarray:
             shown(*words)
             return np.asarray(count)
 
@@ -168,7 +168,7 @@ class Streams:
         places = clamped(rows, buffer.shape[0]).reshape((-1,))
         value = value.reshape((places.size, *buffer.shape[1:]))
 
-        def write(k: Any, buffer: jax.Array) -> jax.Array:
+        def write(k: Datum, buffer: jax.Array) -> jax.Array:
             return dynamic_update_index_in_dim(buffer, value[k], places[k], 0)
 
         if places.size:
@@ -196,14 +196,14 @@ def _narrow(value: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(value, jnp.uint32) if value.dtype.itemsize == WIDE_BYTES else value
 
 
-def _wide(words: np.ndarray, dtype: Any) -> np.ndarray:
+def _wide(words: np.ndarray, dtype: DTypeLike) -> np.ndarray:
     """Return the value whose words those are."""
     if jnp.dtype(dtype).itemsize != WIDE_BYTES:
         return words
     return np.ascontiguousarray(words).view(dtype).reshape(words.shape[:-1])
 
 
-def clamped(rows: Any, count: int) -> Any:
+def clamped(rows: Datum, count: int) -> Datum:
     """Return numbers of rows, those outside as the first or the last row."""
     return jnp.clip(rows.astype(jnp.int64), 0, count - 1)
 
@@ -279,10 +279,10 @@ class Received(NamedTuple):
 def collect(
     streams: Mapping[str, Stream],
     capacity: Capacity,
-    run: Callable[[Capacity], Any],
-    error: Callable[[int, dict[str, Any], Received], IpuError],
+    run: Callable[[Capacity], tuple[Datum, Datum]],
+    error: Callable[[int, dict[str, Datum], Received], IpuError],
     prints: tuple[int, ...] = (),
-) -> tuple[Any, Received]:
+) -> tuple[Datum, Received]:
     """Return a run's results, and what the host received.
 
     Args:

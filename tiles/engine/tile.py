@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tiles._jax_compat import Datum
 from tiles.compiler import Executable, ExecuteStep, VertexGroup
 from tiles.compiler.costs import group_extents
 from tiles.engine.interface import FLOAT
@@ -210,7 +211,7 @@ class TileEngine(VertexEngine):
     def _require_agreement(self, number: int, state: TileMemory) -> None:
         LiteralEngine._require_agreement(self, number, state)
 
-    def _vertices(self, group: VertexGroup, operands: list[np.ndarray]) -> list[Any]:
+    def _vertices(self, group: VertexGroup, operands: list[np.ndarray]) -> list[Datum]:
         if self._by_code(group) is None:
             return LiteralEngine._vertices(self, group, operands)
         return super()._vertices(group, operands)
@@ -228,7 +229,7 @@ class TileEngine(VertexEngine):
         sizes: tuple[int, ...],
         origins: np.ndarray,
         operands: list[np.ndarray],
-    ) -> Sequence[Any]:
+    ) -> Sequence[Datum]:
         """Run cells by their code, or as the vertex engine where theirs is unknown."""
         vertices = self._by_code(group)
         assert vertices is not None
@@ -246,7 +247,7 @@ class TileEngine(VertexEngine):
             self._measure(group, results, super()._computed(group, first, sizes, origins, operands))
         return results
 
-    def _measure(self, group: VertexGroup, results: Sequence[np.ndarray], meant: Sequence[Any]) -> None:
+    def _measure(self, group: VertexGroup, results: Sequence[np.ndarray], meant: Sequence[Datum]) -> None:
         entry = self.measured.setdefault(group.codelet.label, Distance())
         for name, got, wanted in zip(group.results, results, meant, strict=True):
             dtype = to_jax(self.executable.variables[name].dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -70,8 +70,8 @@ class Trace:
     counts: tuple[int, ...]
     engine: str
     arithmetic: str
-    trips: Mapping[tuple[int, ...], Any] = field(default_factory=dict[tuple[int, ...], Any])
-    streams: Mapping[str, Datum] = field(default_factory=dict[str, Any], compare=False, repr=False)
+    trips: Mapping[tuple[int, ...], Datum] = field(default_factory=dict[tuple[int, ...], Datum])
+    streams: Mapping[str, Datum] = field(default_factory=dict[str, Datum], compare=False, repr=False)
     prints: tuple[Print, ...] = field(default=(), compare=False, repr=False)
 
     @property

@@ -10,13 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tiles._jax_compat import fori_loop, jit
+from tiles._jax_compat import Datum, fori_loop, jit
 from tiles._jax_compat import switch as lax_switch
 from tiles.cached import cached_property
 from tiles.compiler import Executable
@@ -42,7 +41,7 @@ from tiles.engine.streams import Streams, loop_carried_streams
 from tiles.numerics.decisions import Decisions
 
 Env = dict[str, jax.Array]
-Carry = tuple[Env, dict[Path, jax.Array], Any, dict[str, Any]]
+Carry = tuple[Env, dict[Path, jax.Array], Datum, dict[str, Datum]]
 
 CHAIN_RESULTS = 8
 """Results that a function's steps make, from which on it had better be computed once, on however little."""
@@ -183,7 +182,7 @@ class TracedEngine(MachineEngine):
     def _repeat(self, loop: Repeat, path: Path, state: State) -> None:
         laid_out = self._before(loop, state.env)
 
-        def body(_: Any, carry: Carry) -> Carry:
+        def body(_: Datum, carry: Carry) -> Carry:
             inner = self._enter(carry, state)
             inner.env.update(laid_out)
             self._run(loop.body, (*path, 0), inner)
@@ -218,7 +217,7 @@ class TracedEngine(MachineEngine):
         which = state.decisions.take(self._read(state.env, switch.index).reshape(())).astype(jnp.int32)
         which = jnp.where((which < 0) | (which >= len(branches)), len(branches) - 1, which)
 
-        def branch(number: int, part: Part) -> Any:
+        def branch(number: int, part: Part) -> Datum:
             def run(carry: Carry) -> Carry:
                 inner = self._enter(carry, state)
                 self._run(part, (*path, number), inner)

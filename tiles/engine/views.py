@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
+from tiles._jax_compat import DTypeLike
 from tiles.engine.addresses import Box
 
 PIECE_BYTES = 1 << 19
@@ -178,7 +178,7 @@ def _are_equal(pairs: Iterator[Pair]) -> bool:
     return True
 
 
-def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """Return an array without values, so aligned that XLA reads it where it lies."""
     size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(size_bytes + ALIGNMENT_BYTES, np.uint8)

@@ -11,14 +11,13 @@ import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tiles._jax_compat import fori_loop, lax_map, optimization_barrier
+from tiles._jax_compat import Datum, fori_loop, lax_map, optimization_barrier
 from tiles.codelets.cells import computes_partials_at_once, extent_classes
 from tiles.compiler import VertexGroup
 from tiles.graph import Affine, AxisSplit, Cell, along
@@ -94,7 +93,7 @@ def summed(
         lay_out(group, k, x) if k in common and k not in laid_out else x for k, x in enumerate(operands)
     ]
 
-    def step(number: Any, total: jax.Array) -> jax.Array:
+    def step(number: Datum, total: jax.Array) -> jax.Array:
         # the last block begins earlier where it would be shorter, and computes some places once more: all are one code
         start = jnp.minimum(number * rows, jnp.int32(size - rows))
         parts = list(arrays)
@@ -161,7 +160,7 @@ def _added_serially(group: VertexGroup, operands: Sequence[jax.Array]) -> jax.Ar
     total: jax.Array | None = None
     for run in _runs(group, d):
 
-        def part(number: Any, run: _Run = run) -> jax.Array:
+        def part(number: Datum, run: _Run = run) -> jax.Array:
             (found,) = _one_part(group, spans, (run,), (number,))
             return found
 
@@ -283,11 +282,11 @@ def _equal_parts(
 
 
 def _one_part(
-    group: VertexGroup, spans: Sequence[jax.Array], runs: tuple[_Run, ...], place: Sequence[Any]
+    group: VertexGroup, spans: Sequence[jax.Array], runs: tuple[_Run, ...], place: Sequence[Datum]
 ) -> tuple[jax.Array, ...]:
     """Compute one partial from its own slices; ``place`` has its numbers in their runs, maybe traced."""
     form = group.form
-    lo: list[Any] = [0] * len(form.dims)
+    lo: list[Datum] = [0] * len(form.dims)
     sizes = list(form.shape)
     for run, number in zip(runs, place, strict=True):
         lo[run.dim], sizes[run.dim] = run.lo + number * run.extent, run.extent
@@ -302,7 +301,12 @@ def _one_part(
 
 
 def _split_axis(
-    span: jax.Array, number: int, axis: Affine, shape: Sequence[int], lo: Sequence[Any], sizes: Sequence[int]
+    span: jax.Array,
+    number: int,
+    axis: Affine,
+    shape: Sequence[int],
+    lo: Sequence[Datum],
+    sizes: Sequence[int],
 ) -> jax.Array:
     """Return what a part reads of an axis of the whole domain's span."""
     if len(axis.terms) == 1:
@@ -341,7 +345,7 @@ def _all_parts(
 
     def compute(coordinates: tuple[jax.Array, ...], *parts: jax.Array) -> tuple[jax.Array, ...]:
         sizes = list(form.shape)
-        origin: list[Any] = [0] * len(form.dims)
+        origin: list[Datum] = [0] * len(form.dims)
         limits: list[jax.Array | None] = [None] * len(form.dims)
         for d, coordinate in zip(split, coordinates, strict=True):
             s = plan.splits[d]

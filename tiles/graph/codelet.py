@@ -20,12 +20,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiles._jax_compat import Datum
 from tiles.cached import cached_property
 from tiles.errors import InvalidExecutable, InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.files import JsonObject, is_dict, is_list, is_row, is_tuple
 from tiles.graph.arrangement import Arrangement
 from tiles.graph.cycles import Cycles, VertexCode, code_scratch_bytes, vertex_code_bytes
 from tiles.graph.domain import OpForm
+from tiles.numerics.shared import Amount
 from tiles.target import Target
 
 T = TypeVar("T")
@@ -109,8 +111,8 @@ class Cell:
 
     form: OpForm
     sizes: tuple[int, ...]
-    origin: tuple[Any, ...]
-    limits: tuple[Any | None, ...]
+    origin: tuple[Datum, ...]
+    limits: tuple[Datum | None, ...]
 
     def align(self, k: int, operand: jax.Array) -> jax.Array:
         """Return operand k with one axis per domain dimension, size 1 where it does not vary."""
@@ -264,7 +266,7 @@ class Codelet:
         """Return what combines partials ``shape`` of several results over their leading axis, and its form."""
         raise InvalidGraph(f"{self.label} cannot split its reduction to several results")
 
-    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+    def joining_cycles(self, results: Amount, partials: Amount, target: Target) -> Any:
         """Return the cycles of a tile that joins ``partials`` of ``results`` elements each, None for a plain fold.
 
         Both are numbers or arrays that broadcast. Plans that cut a reduction are priced with it.

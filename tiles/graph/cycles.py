@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from tiles.elements import CellFunction, InstructionSet, TileCode, Variant
+from tiles.numerics.shared import Amount
 from tiles.target import Basis
 
 
@@ -100,10 +101,10 @@ class VertexCode:
     """
 
     variant: Variant
-    n: Any
-    rows: Any = 1
-    runs: Any = 1
-    sharers: Any = 1
+    n: Amount
+    rows: Amount = 1
+    runs: Amount = 1
+    sharers: Amount = 1
     cell: Callable[[], CellFunction] | None = None
     data: CodeData | None = None
     kernel: Kernel | None = None

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiles._jax_compat import Datum
 from tiles.cached import cached_property
 from tiles.files import is_a, is_dict, is_list, is_row, is_tuple, read_json
 
@@ -82,7 +83,7 @@ class Record:
     """The place of a named tuple: it is shown as ``name(field=..., ...)``."""
 
     name: str
-    fields: tuple[tuple[str, Any], ...]
+    fields: tuple[tuple[str, object], ...]
 
     def __repr__(self) -> str:
         """Show it as Python shows named tuples."""
@@ -104,8 +105,8 @@ class Message:
     """
 
     template: str
-    arguments: tuple[Any, ...]
-    keywords: Mapping[str, Any]
+    arguments: tuple[object, ...]
+    keywords: Mapping[str, object]
     dtypes: tuple[str, ...]
     options: Mapping[str, Any]
     ordered: bool = False
@@ -127,7 +128,7 @@ class Message:
         }
         return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    def format(self, tensors: Sequence[Any]) -> str:
+    def format(self, tensors: Sequence[Datum]) -> str:
         """Return the line for the values of its tensors.
 
         Raises:
@@ -151,7 +152,7 @@ class Message:
                     f"the format {self.template!r} does not fit its arguments: {error}"
                 ) from error
 
-    def words(self, tensors: Sequence[Any]) -> str:
+    def words(self, tensors: Sequence[Datum]) -> str:
         """Return a line of the template and of the tensors as they are, which in the ring no template fits."""
         shown = ", ".join(np.array2string(np.asarray(x), separator=", ") for x in tensors)
         return f"{self.template}: {shown}" if self.dtypes else self.template
@@ -201,7 +202,7 @@ def _is_complex(dtype: str) -> bool:
 # ---- arguments as data
 
 
-def _to_data(argument: Any) -> Any:
+def _to_data(argument: object) -> object:
     match argument:
         case None:
             return None
@@ -255,7 +256,7 @@ def _refuse(data: object) -> NoReturn:
     raise ValueError(f"{str(data)[:60]} is no argument of a message")
 
 
-def _filled(argument: Any, values: Sequence[Any]) -> Any:
+def _filled(argument: Any, values: Sequence[Datum]) -> Any:
     """Return an argument with values in their places."""
     match argument:
         case Value(number):
@@ -278,7 +279,7 @@ def _filled(argument: Any, values: Sequence[Any]) -> Any:
 class _Formatter(string.Formatter):
     """``str.format`` that reaches for no more than elements and ``ATTRIBUTES``, and writes no endless texts."""
 
-    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+    def get_field(self, field_name: str, args: Sequence[Datum], kwargs: Mapping[str, Datum]) -> Any:
         if not _FIELD.fullmatch(field_name):
             raise ValueError(
                 f"field {{{field_name}}} reads something else than elements or {', '.join(sorted(ATTRIBUTES))}"

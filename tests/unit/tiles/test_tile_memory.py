@@ -12,7 +12,7 @@ from tests.unit.tiles.executable_programs import compiled
 from tiles.compiler import Executable
 from tiles.engine import addresses, make_engine, views
 from tiles.engine.memory import POISON, TileMemory
-from tiles.engine.operands import HeldOperand
+from tiles.engine.operands import StoredOperand
 from tiles.engine.supersteps import Agreement, Collected, Exchange
 from tiles.graph import AxisSplit, Layout, whole
 from tiles.graph.layout import tile_grid
@@ -44,9 +44,9 @@ def filled(seed: int = 0) -> TileMemory:
 
 def operand(
     splits: tuple[AxisSplit, ...], layout: Layout, slices: Slices, dtype: str, fill: float | None = None
-) -> HeldOperand:
+) -> StoredOperand:
     value = None if fill is None else np.asarray(fill, dtype)
-    return HeldOperand("x", layout, SOURCE, True, splits, 8, slices, WORD, dtype, value)
+    return StoredOperand("x", layout, SOURCE, True, splits, 8, slices, WORD, dtype, value)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "bool"])
@@ -152,7 +152,7 @@ def test_slices_that_overlap_skip_or_reach_outside(first, count, step):
     np.testing.assert_array_equal(Collected(memory, [[held]]).read()[0][0], np.where(read, value, 0))
     agreement = Agreement(memory, [held])
     assert not agreement.differing()
-    if not held.is_cut_once:  # the same wrong word in both copies of one slice
+    if not held.is_split_once:  # the same wrong word in both copies of one slice
         position = next(p for p in range(count) if (axis.index == axis.index[0, p]).sum() > 1)
         memory.words[[8, 9], WORD + position] += 1
         assert agreement.differing() == ["x"]
@@ -162,7 +162,7 @@ def test_nothing_is_written_before_all_is_read_where_a_slice_lands_on_a_source()
     """A vector's parts are sent one tile on, to the address where they lie."""
     split = AxisSplit(12, 3, ((4, 1),))
     slices = sliced(np.random.default_rng(0), (split,), (False,))
-    held = HeldOperand("x", Layout((split,), 7), WORD, True, (split,), 8, slices, WORD, "float32", None)
+    held = StoredOperand("x", Layout((split,), 7), WORD, True, (split,), 8, slices, WORD, "float32", None)
     assert held.lands_on(held)
     memory, value = filled(), np.arange(12, dtype=np.float32)
     memory.tensor(held.layout, WORD, "float32").write(value)

@@ -39,6 +39,7 @@ from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.graph import Extents, OpForm, VertexCode
 from tiles.graph.cycles import CodeMemory, Field
 from tiles.numerics.dtypes import to_jax
+from tiles.numerics.shared import Amount
 from tiles.target import Target
 
 _WORD_BYTES = 4
@@ -194,7 +195,7 @@ def solve_code(
     kernel = _Systems(extents.form)
 
     def part(
-        kind: str, turn: Callable[[tuple[int, ...]], Mapping[str, Field]], n: Any, rows: Any
+        kind: str, turn: Callable[[tuple[int, ...]], Mapping[str, Field]], n: Amount, rows: Amount
     ) -> VertexCode:
         variant = existing(_variant(isa, kind, dtype)).named(name)
         cell, compiled = partial(_cell, kind, dtype), _COMPILED[kind]

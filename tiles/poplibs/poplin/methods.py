@@ -20,6 +20,7 @@ from tiles.numerics.dtypes import (
     itemsize,
     to_jax,
 )
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.inner_loops import loop_of
 from tiles.target import Basis, Target
 
@@ -93,12 +94,12 @@ def streamed_dtype(dtypes: Sequence[str]) -> str:
     return max(dtypes, key=greatest_magnitude) if is_integer(to_jax(first)) else first
 
 
-def widening_cycles(dtype: str, streamed: str, elements: Any, target: Target) -> Any:
+def widening_cycles(dtype: str, streamed: str, elements: Amount, target: Target) -> Any:
     """Return the cycles of widening operands on all workers before they are streamed (ASSUMED: PopLibs' casts)."""
     return 0 if dtype == streamed else cast_cycles(dtype, streamed, elements, target).value
 
 
-def cast_cycles(dtype: str, out_dtype: str, elements: Any, target: Target) -> Cycles:
+def cast_cycles(dtype: str, out_dtype: str, elements: Amount, target: Target) -> Cycles:
     """Return the cycles of casting elements on all workers, inside a vertex."""
     share = -(-np.asarray(elements) // target.workers_per_tile)
     cast = loop_of("convert", {"dtype": out_dtype}, dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from tiles.elements.cell import ELEMENT, ROW
 from tiles.errors import NoTileCode
 from tiles.graph import CodeData, VertexCode
 from tiles.graph.cycles import ValueName
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map_code import Levels, rows_code
 from tiles.poplibs.popops.reduce_code import fold_code
@@ -84,7 +84,7 @@ class RowBody:
 
 
 def row_function_code(
-    function: RowBody, stages: list[tuple[int, ...]], n: Any, rows: Any, target: Target, name: str
+    function: RowBody, stages: list[tuple[int, ...]], n: Amount, rows: Amount, target: Target, name: str
 ) -> tuple[VertexCode, ...]:
     """Return the code of the stages: each stores what others need; a fold computes what it alone needs.
 
@@ -170,7 +170,13 @@ def _computed_again(
 
 
 def _stage(
-    function: RowBody, kept: list[int], rows_of_body: set[int], n: Any, rows: Any, target: Target, name: str
+    function: RowBody,
+    kept: list[int],
+    rows_of_body: set[int],
+    n: Amount,
+    rows: Amount,
+    target: Target,
+    name: str,
 ) -> tuple[VertexCode, ...]:
     part, taken, outputs = function.slice(kept, rows_of_body)
     is_long = function.along[kept[0]]
@@ -180,7 +186,7 @@ def _stage(
         raise NoTileCode("a stage of constants")
     data = function.data(taken, kept, is_long)
     if not is_long:
-        found = rows_code(part, outputs, dtypes, levels, False, rows, np.int64(1), target, name)
+        found = rows_code(part, outputs, dtypes, levels, False, rows, np.asarray(1), target, name)
         return tuple(replace(p, data=data) for p in found)
     has_rows = any(level == ROW for level, _ in levels)
     found = rows_code(part, outputs, dtypes, levels, has_rows, n, rows, target, name)
@@ -194,8 +200,8 @@ def _fold(
     values: tuple[int, int],
     operation: str,
     computed: set[int],
-    n: Any,
-    rows: Any,
+    n: Amount,
+    rows: Amount,
     target: Target,
     name: str,
 ) -> tuple[VertexCode, ...]:

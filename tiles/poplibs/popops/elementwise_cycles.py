@@ -223,7 +223,7 @@ def _single(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
     return _binary(body, index, extents, target)
 
 
-def _named(name: str, attrs: dict[str, Any], dtype: str, n: Any, target: Target) -> Cycles:
+def _named(name: str, attrs: dict[str, Any], dtype: str, n: Amount, target: Target) -> Cycles:
     """Return the cycles of popnn's non-linearity vertices: the first element on its own, then whole vectors.
 
     Source: graphcore/poplibs lib/popnn/PerformanceEstimation.hpp.

@@ -30,6 +30,7 @@ from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import CodeData, Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import itemsize, to_jax
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.expression import ONE_ELEMENT, Body, Row, body_dtypes, evaluate_body
 from tiles.target import Target
 
@@ -128,8 +129,8 @@ def rows_code(
     operand_dtypes: tuple[str, ...],
     levels: Levels,
     has_rows: bool,
-    n: Any,
-    rows: Any,
+    n: Amount,
+    rows: Amount,
     target: Target,
     name: str,
     counters: int = 0,

@@ -120,10 +120,10 @@ class _Level:
     number: int
     run: int
     most: int
-    elements: Any
-    pairs: Any
-    pieces: Any
-    active: Any
+    elements: Amount
+    pairs: Amount
+    pieces: Amount
+    active: np.ndarray
 
     @property
     def piece(self) -> Any:
@@ -161,7 +161,7 @@ def _steps(run: int, most: int) -> int:
     return min(run, most).bit_length()
 
 
-def _pieces(pairs: Any, found: Any, steps: int, workers: int) -> Any:
+def _pieces(pairs: Amount, found: Any, steps: int, workers: int) -> Any:
     """Return into how many pieces results of ``found`` elements are cut so that workers have done soonest."""
     choices = np.arange(1, _PIECES_MAX + 1)
     turns = -(-np.asarray(pairs)[..., None] * choices // workers)
@@ -177,7 +177,7 @@ class _Run:
     variant: Variant
     counts: bool
     steps: int
-    runs: Any
+    runs: Amount
 
 
 def _runs(what: Merging, n: Amount, rows: Amount, target: Target, name: str) -> list[_Run]:

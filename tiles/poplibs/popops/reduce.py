@@ -28,6 +28,7 @@ from tiles.graph import (
     register,
 )
 from tiles.numerics.dtypes import float_limits, is_float, is_narrow_float, itemsize, to_jax
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops import elementwise_cycles, reduce_cycles
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
 from tiles.poplibs.popops.fold import FOLDS, cast_accumulator, fold
@@ -173,7 +174,7 @@ class Reduce(Codelet):
         """Return the reduction that leaves its result in the accumulator's dtype."""
         return dataclasses.replace(self, out_dtype=self.accumulate_dtype), (self.accumulate_dtype,)
 
-    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+    def joining_cycles(self, results: Amount, partials: Amount, target: Target) -> Any:
         """Return the cycles of the reduction that folds partials."""
         folding = combine_codelet(self.operation, self.accumulate_dtype, self.out_dtype)
         return folding_cycles(folding, results, partials, target)
@@ -240,7 +241,7 @@ def combine_codelet(operation: str, partials_dtype: str, out_dtype: str) -> Redu
     return Reduce((), operation, (partials_dtype,), partials_dtype, out_dtype)
 
 
-def folding_cycles(folding: Reduce, results: Any, partials: Any, target: Target) -> Any:
+def folding_cycles(folding: Reduce, results: Amount, partials: Amount, target: Target) -> Any:
     """Return the cycles of a vertex that folds ``partials`` of each of ``results`` neighbouring elements.
 
     Args:

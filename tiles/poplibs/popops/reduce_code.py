@@ -29,6 +29,7 @@ from tiles.elements.variants import NoVariant, existing
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import CodeData, Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
 from tiles.poplibs.popops.fold import FOLDS, cast_accumulator
 from tiles.poplibs.popops.map_code import Levels, check_widths, kept_cell
@@ -96,8 +97,8 @@ def fold_code(
     operation: str,
     dtypes: tuple[str, ...],
     levels: Levels,
-    n: Any,
-    rows: Any,
+    n: Amount,
+    rows: Amount,
     target: Target,
     name: str,
     data: CodeData | None = None,
@@ -134,7 +135,7 @@ def fold_code(
 
     prologue, plain = (body, levels, operand_dtypes), ((), ((ELEMENT, True),), (accumulate_dtype,))
 
-    def part(of: Any, dtype: str, n: Any, rows: Any, data: CodeData | None, grain: int) -> VertexCode:
+    def part(of: Any, dtype: str, n: Amount, rows: Amount, data: CodeData | None, grain: int) -> VertexCode:
         body, levels, operand_dtypes = of
         question = (body, operation, accumulate_dtype, ALONG_ROWS, levels, operand_dtypes, dtype, grain)
         found = existing(_named_variant(name, isa, *question))
@@ -209,7 +210,7 @@ def _loops(form: OpForm, order: tuple[int, ...]) -> tuple[str, Levels, tuple[int
     return kind, tuple(levels), inner, each
 
 
-def _grains(n: Any, dtypes: tuple[str, ...]) -> np.ndarray:
+def _grains(n: Amount, dtypes: tuple[str, ...]) -> np.ndarray:
     """Return of each row length what it is a multiple of, up to whole accesses of the narrowest operand."""
     most = _ACCESS_BYTES // min(map(itemsize, dtypes), default=_ACCESS_BYTES)
     return np.gcd(np.atleast_1d(n), most)

@@ -8,11 +8,11 @@ cycle counter's own part included.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from tiles.graph import Cycles
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.expression import Body
 from tiles.target import Basis, Target
 
@@ -51,7 +51,7 @@ def is_scaled_add(
     return is_plain and spans == [frozenset(), whole] and varies[other] == whole and bool(whole)
 
 
-def scaled_add_cycles(n: Any, dtype: str, is_subtract: bool, target: Target) -> Cycles:
+def scaled_add_cycles(n: Amount, dtype: str, is_subtract: bool, target: Target) -> Cycles:
     """Return the cycles of the vertex whose slowest worker has ``n`` elements: three slots a 64-bit vector."""
     width = target.vector_width(dtype)
     n = np.asarray(n)

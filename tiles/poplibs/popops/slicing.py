@@ -17,6 +17,7 @@ from tiles._jax_compat import gather
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
 from tiles.numerics.dtypes import is_float, itemsize, unsigned_of
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.block_slicing_code import AXES
 from tiles.poplibs.popops.block_slicing_code import taken as block_taken
 from tiles.poplibs.popops.map import access_grains
@@ -201,7 +202,7 @@ class MultiSlice(Codelet):
             return self, (self.dtype,)
         return dataclasses.replace(self, as_words=True), (unsigned_of(self.dtype).name,)
 
-    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+    def joining_cycles(self, results: Amount, partials: Amount, target: Target) -> Any:
         """Return the cycles of joining words."""
         (words,) = self.partial()[1]
         return folding_cycles(combine_codelet("or", words, words), results, partials, target)

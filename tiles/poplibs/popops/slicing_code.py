@@ -26,6 +26,7 @@ from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Cycles, Extents, OpForm, VertexCode, code_or_formula
 from tiles.graph.cycles import CodeMemory, Kernel
 from tiles.numerics.dtypes import itemsize
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.block_slicing_code import AXES, block_code
 from tiles.poplibs.popops.laid_out import along_axes, check_indices, is_plain, rows_first
 from tiles.poplibs.popops.offsets import NO_WINDOW, takes_rows
@@ -116,9 +117,9 @@ def update_code(
 def offset_cycles(
     make: Callable[[Extents, Target], tuple[VertexCode, ...]],
     is_whole: np.ndarray,
-    row: Any,
-    taken: Any,
-    zeros: Any,
+    row: Amount,
+    taken: Amount,
+    zeros: Amount,
     dtype: str,
     extents: Extents,
     target: Target,
@@ -172,7 +173,14 @@ def _is_whole(extents: Extents, dims: Sequence[int]) -> np.ndarray:
 
 
 def _parts(
-    kind: str, row: Any, n: Any, rows: Any, whole: np.ndarray, kernel: Kernel, target: Target, name: str
+    kind: str,
+    row: Amount,
+    n: Amount,
+    rows: Amount,
+    whole: np.ndarray,
+    kernel: Kernel,
+    target: Target,
+    name: str,
 ) -> tuple[VertexCode, ...]:
     """Return a variant for each alignment of rows of ``row`` bytes that is met."""
     isa, found = instructions_for(target), list[VertexCode]()

@@ -49,6 +49,7 @@ from tiles.graph import (
 from tiles.graph import Sequence as Program
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
+from tiles.numerics.shared import Amount
 from tiles.numerics.total_order import as_moved, from_moved
 from tiles.plan.superstep import entry_cycles
 from tiles.poplibs.forms import map_form
@@ -209,27 +210,27 @@ class SortExchange(Stage):
         return (exchange_code(self.order, size, side, extents, target, self.label),)
 
 
-def heap_cycles(n: Any, arrays: int) -> Any:
+def heap_cycles(n: Amount, arrays: int) -> Any:
     """Return the cycles in which one worker heap-sorts ``n`` elements (PopLibs' estimate for one or more arrays)."""
     n = np.asarray(n, np.int64)
     levels = np.floor(np.log2(np.maximum(n, 1)))
     return (8 if arrays == 1 else 16) * (19 * n * levels + 6 * n + 2)
 
 
-def merge_cycles(n: Any, arrays: int, comparison: int, target: Target) -> Any:
+def merge_cycles(n: Amount, arrays: int, comparison: int, target: Target) -> Any:
     """Return the cycles of merging two runs of ``n`` elements in all: every worker its share of the result."""
     share = ceil_div(np.asarray(n, np.int64), target.workers_per_tile)
     return target.worker_issue_interval_cycles * (40 + share * (MERGE_SLOTS + 2 * (arrays - 1) + comparison))
 
 
-def part_cycles(n: Any, arrays: int, comparison: int, target: Target) -> Any:
+def part_cycles(n: Amount, arrays: int, comparison: int, target: Target) -> Any:
     """Return the cycles of sorting a part: every worker sorts a share, then shares are merged in pairs."""
     rounds = (target.workers_per_tile - 1).bit_length()
     share = ceil_div(np.asarray(n, np.int64), target.workers_per_tile)
     return heap_cycles(share, arrays) + rounds * merge_cycles(n, arrays, comparison, target)
 
 
-def exchange_slots(n: Any, arrays: int, comparison: int, target: Target) -> Any:
+def exchange_slots(n: Amount, arrays: int, comparison: int, target: Target) -> Any:
     """Return the slots of comparing ``n`` elements with their partners': load both, compare, choose, store."""
     return 30 + ceil_div(n, target.workers_per_tile) * (4 * arrays + comparison)
 

@@ -17,6 +17,7 @@ from jax import Array
 from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, code_cycles, register
 from tiles.numerics.dtypes import is_float, itemsize
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.block_slicing_code import AXES
 from tiles.poplibs.popops.block_slicing_code import taken as block_taken
 from tiles.poplibs.popops.map import access_grains
@@ -204,7 +205,7 @@ class MultiUpdate(Codelet):
         """Return the codelet itself: partials are sums of fewer updates."""
         return self, (self.dtype,)
 
-    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+    def joining_cycles(self, results: Amount, partials: Amount, target: Target) -> Any:
         """Return the cycles of the reduction that folds partials."""
         folding = combine_codelet(self.combiner() or "add", self.dtype, self.dtype)
         return folding_cycles(folding, results, partials, target)

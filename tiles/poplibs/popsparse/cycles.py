@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tiles.numerics.dtypes import itemsize
+from tiles.numerics.shared import Amount
 from tiles.target import Target
 
 SOURCE = "graphcore/poplibs lib/popsparse: StaticMatMulPartitioner.cpp, PerformanceEstimation.hpp"
@@ -38,7 +39,9 @@ PopLibs has no estimate for blocks of 16 in float32: counted as four of its 8 x 
 """
 
 
-def static_cycles(rows: Any, blocks: Any, columns: Any, block: int, dtype: str, target: Target) -> Any:
+def static_cycles(
+    rows: Amount, blocks: Amount, columns: Amount, block: int, dtype: str, target: Target
+) -> Any:
     """Return the cycles of a vertex for a pattern known when compiling, with the zeroing of its partials.
 
     Args:
@@ -64,7 +67,7 @@ def static_cycles(rows: Any, blocks: Any, columns: Any, block: int, dtype: str, 
     )
 
 
-def _elements_static(rows: Any, per_row: Any, columns: Any, dtype: str) -> Any:
+def _elements_static(rows: Amount, per_row: Amount, columns: Amount, dtype: str) -> Any:
     """Return the slots of a worker that has whole rows of single elements."""
     more = per_row - 1
     if dtype == "float16":
@@ -78,7 +81,9 @@ def _elements_static(rows: Any, per_row: Any, columns: Any, dtype: str) -> Any:
     )
 
 
-def dynamic_cycles(rows: Any, blocks: Any, columns: Any, block: int, dtype: str, target: Target) -> Any:
+def dynamic_cycles(
+    rows: Amount, blocks: Amount, columns: int | np.ndarray, block: int, dtype: str, target: Target
+) -> Any:
     """Return the cycles of a vertex for a pattern known at run time that lies in one bucket, with the zeroing of partials.
 
     Args are those of ``static_cycles``.
@@ -94,7 +99,7 @@ def dynamic_cycles(rows: Any, blocks: Any, columns: Any, block: int, dtype: str,
     return zeros + 40 + 102 + rows * per_row * (load + 3 + 12 * loads) + 2 + products
 
 
-def _elements_dynamic(rows: Any, per_row: Any, columns: Any, dtype: str) -> Any:
+def _elements_dynamic(rows: Amount, per_row: Amount, columns: int | np.ndarray, dtype: str) -> Any:
     if dtype == "float16":
         vectors = (columns >= 8) * 14 + columns // 8 * 3 * per_row
         rest = (columns & 4 != 0) * (13 + 2 * per_row) + (columns & 3 != 0) * (
@@ -106,12 +111,12 @@ def _elements_dynamic(rows: Any, per_row: Any, columns: Any, dtype: str) -> Any:
     return 30 + rows * (13 + vectors + rest)
 
 
-def zeroing_cycles(size_bytes: Any, target: Target) -> Any:
+def zeroing_cycles(size_bytes: Amount, target: Target) -> Any:
     """Return the cycles in which all workers of a tile clear its partials."""
     return (
         12 + _share(-(-size_bytes // target.data_path_bytes), target)
     ) * target.worker_issue_interval_cycles
 
 
-def _share(n: Any, target: Target) -> Any:
+def _share(n: Amount, target: Target) -> Any:
     return -(-np.asarray(n) // target.workers_per_tile)

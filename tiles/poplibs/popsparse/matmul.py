@@ -29,6 +29,7 @@ from tiles.graph import (
     site_of,
 )
 from tiles.numerics.dtypes import to_jax
+from tiles.numerics.shared import Amount
 from tiles.poplibs.poplin.partials import add_partials, partials_cycles
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
@@ -128,7 +129,7 @@ class SparseDenseMatMul(Codelet):
         """Return poplin's addition of partials."""
         return add_partials(partials_dtype, out_dtype)
 
-    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+    def joining_cycles(self, results: Amount, partials: Amount, target: Target) -> Any:
         """Return the cycles of the addition of partials."""
         return partials_cycles(ACCUMULATE, self.out_dtype, results, partials, target)
 
