@@ -24,7 +24,7 @@ from tiles.elements.reductions import build_reduction
 from tiles.elements.reflection import Division, Reflection, Reflector
 from tiles.elements.rows import ElementwiseRows
 from tiles.elements.scan import Scan
-from tiles.elements.spill import assigned, spills_in_loops
+from tiles.elements.spill import TooLong, assigned, spills_in_loops
 from tiles.elements.tilecode import Item, Repeat, TileCode, walk
 from tiles.elements.updates import Updates
 from tiles.errors import OutOfRegisters
@@ -86,8 +86,8 @@ def compile_cell(
             items = _cleaned(nest.items())
             if best is not None and _rate(_unscheduled(nest, items, isa, name), isa) >= _rate(best, isa):
                 continue  # whatever becomes of it, it is no better
-            code = _finished(nest, items, arrangement, isa, name, most_spilled)
-            if _longest_repeat(code) > isa["repeat_body_max_bundles"]:  # by what is spilled
+            code = _looped(nest, items, arrangement, isa, name, most_spilled)
+            if code is None:
                 nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
                 nest.repeat_max = 0
                 code = _finished(nest, _cleaned(nest.items()), arrangement, isa, name, most_spilled)
@@ -401,6 +401,23 @@ def _unscheduled(nest: Nest, items: Sequence[Item], isa: InstructionSet, name: s
     return TileCode(name, isa.name, tuple(nest.arguments), tuple(items), lanes=nest.lanes)
 
 
+def _looped(
+    nest: Nest,
+    items: Sequence[Item],
+    arrangement: Arrangement,
+    isa: InstructionSet,
+    name: str,
+    most_spilled: int,
+) -> TileCode | None:
+    """Return ``_finished``; None where what is spilled makes the body of a hardware loop too long."""
+    longest = isa["repeat_body_max_bundles"]
+    try:
+        code = _finished(nest, items, arrangement, isa, name, most_spilled, longest)
+    except TooLong:
+        return None
+    return code if _longest_repeat(code) <= longest else None
+
+
 def _finished(
     nest: Nest,
     unscheduled: Sequence[Item],
@@ -408,10 +425,13 @@ def _finished(
     isa: InstructionSet,
     name: str,
     most_spilled: int = 0,
+    longest: int | None = None,
 ) -> TileCode:
     """Return a nest's code, scheduled and on physical registers."""
     scratch = nest.emitter.scratch_bytes
-    items, registers, scratch = assigned(unscheduled, isa, arrangement.separate, scratch, name, most_spilled)
+    items, registers, scratch = assigned(
+        unscheduled, isa, arrangement.separate, scratch, name, most_spilled, longest
+    )
     stages = max((item.stages for item in walk(items) if isinstance(item, Repeat)), default=1)
     return TileCode(
         name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -39,8 +40,18 @@ _HOPELESS = 3
 """Groups without a register from which on no order but that of the source is worth a try."""
 
 
+class TooLong(Exception):
+    """The body of a hardware loop becomes longer than one may be, by what is spilled."""
+
+
 def assigned(
-    items: Sequence[Item], isa: InstructionSet, pace: bool, scratch_bytes: int, what: str, most: int = 0
+    items: Sequence[Item],
+    isa: InstructionSet,
+    pace: bool,
+    scratch_bytes: int,
+    what: str,
+    most: int = 0,
+    longest: int | None = None,
 ) -> tuple[tuple[Item, ...], tuple[int, int], int]:
     """Return scheduled code on physical registers, the registers used, and the bytes of scratch memory.
 
@@ -50,6 +61,8 @@ def assigned(
 
     Raises:
       OutOfRegisters: even with everything spilled that can be, or more than ``most`` should be.
+      TooLong: with what is spilled, a hardware loop's body has more than ``longest`` instructions of one slot. Nearly all
+        of them stay, so that it would be too long in the end, too.
     """
     current, known, groups = tuple(items), Schedules(isa), Groups()
     possible: set[Name] = set()
@@ -81,9 +94,17 @@ def assigned(
             raise out_of_registers(pressure.file, what)
         spill = Spill(current, tuple(chosen), scratch_bytes)
         current = tuple(spill.items(current))
+        if longest is not None and _longest_body(current) > longest:
+            raise TooLong
         possible -= chosen.keys()
         scratch_bytes = spill.end_bytes
     raise out_of_registers("A", what)
+
+
+def _longest_body(items: Sequence[Item]) -> int:
+    """Return how many instructions of one slot the longest body of a hardware loop has, before it is scheduled."""
+    bodies = [i.body.instructions for i in walk(tuple(items)) if isinstance(i, Repeat)]
+    return max((max(Counter(i.slot for i in body).values(), default=0) for body in bodies), default=0)
 
 
 def _spillable(items: Sequence[Item]) -> set[Name]:

@@ -495,3 +495,33 @@ def test_the_worked_example_of_the_documentation_is_what_the_compiler_prints(cap
     assert example and printed
     exec(compile(example.group(1), "docs/element_compiler.md", "exec"), {})
     assert capsys.readouterr().out == printed.group(1) + "[ 303 7683]\n"
+
+
+def test_a_loop_that_spilling_makes_too_long_is_known_before_all_is_spilled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The code is the same as if registers had been looked for to the end, and the right one."""
+
+    def mixed(a, b, x):
+        values = [a * jnp.uint32(k + 3) ^ b for k in range(8)]
+        for turn in range(46):
+            shifted = lax.shift_left(values[turn % 8], jnp.uint32(1 + turn % 7))
+            values[turn % 8] = shifted ^ values[(5 * turn + 1) % 8]
+        return lax.shift_right_logical(sum(values), jnp.uint32(9)).astype(W).astype(F) + x
+
+    rounds: list[int] = []
+    assign = spill.allocated
+
+    def counted(*given):
+        rounds.append(len(given))
+        return assign(*given)
+
+    how = Arrangement((Access(alignment_bytes=4),) * 2 + (Access(),), (Access(),))
+    monkeypatch.setattr(spill, "allocated", counted)
+    code = compiled(mixed, ["uint32", "uint32", F], MK2, how)
+    few = len(rounds)
+    monkeypatch.setattr(spill, "_longest_body", lambda _: 0)
+    whole = compiled(mixed, ["uint32", "uint32", F], MK2, how)
+    assert few < len(rounds) - few
+    assert as_text(code, MK2) == as_text(whole, MK2)
+    check(mixed, ["uint32", "uint32", F], how, sizes=(0, 1, 13))
