@@ -49,7 +49,7 @@ class Context(Protocol):
 
 def _constant(context: Context, op: mlir.Operation, results: list[TensorType]) -> Op:
     if results[0].is_complex:  # MLIR's Python attributes know no such elements
-        text = str(op)
+        text = str(op.clone(ip=False))  # where it stands, printing numbers the whole function's values
         return context.constant(text[text.index("dense<") :], results[0])
     return context.constant(op.attributes["value"], results[0])
 

@@ -7,7 +7,7 @@ used, so that readers of operations are checked. Objects are jaxlib's own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
 
 from ipuxla.frontend._jax_compat.reading import mlir_ir
 
@@ -110,6 +110,10 @@ class Operation(Protocol):
     def location(self) -> Location: ...
     @property
     def context(self) -> Context: ...
+
+    def clone(self, ip: Literal[False]) -> Operation:
+        """Return a copy that stands nowhere."""
+        ...
 
 
 class OpView(Protocol):

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jaxlib.mlir import ir
 
+from hlo_passes.ops import Constant
 from ipuxla.errors import UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.importer import import_stablehlo
@@ -151,3 +153,15 @@ def test_64_bit_shapes_keep_their_width(dtype):
     from_shape = traced(function, jax.ShapeDtypeStruct((3,), dtype)).jaxpr.out_avals
     assert from_shape[0].dtype == dtype
     assert from_shape == traced(function, np.zeros(3, dtype)).jaxpr.out_avals
+
+
+def test_complex_constants_are_read_and_the_module_is_left_as_it_is():
+    values = np.array([1 + 2j, -0.5j, np.inf - 1j], np.complex64)
+    module = jax.jit(lambda x: (x * (1 - 3j) + values, x - values[0])).lower(values).compiler_ir("stablehlo")
+    before = str(module)
+    with module.context, ir.InsertionPoint(module.body):  # where what is made would be inserted
+        imported = import_stablehlo(module)
+    assert str(module) == before
+    ops = [instruction.op for instruction in imported.entry_computation.instructions]
+    found = {complex(x) for op in ops if isinstance(op, Constant) for x in np.ravel(op.value)}
+    assert {1 - 3j, *map(complex, values)} <= found
