@@ -15,8 +15,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
 from hlo_passes.errors import HloError
 from hlo_passes.ir import (
     Instruction,
@@ -37,6 +35,7 @@ from hlo_passes.passes import Pipeline as PassPipeline
 from ipuxla.cache import kept, kept_sharding
 from ipuxla.choosing import choose, describe, shown
 from ipuxla.collection import collection_paused
+from ipuxla.described import Described
 from ipuxla.errors import InvalidOption, UnknownStage, Unsupported
 from ipuxla.fitting import advice, beyond_memory, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
@@ -524,7 +523,7 @@ def _on_all(type_: TensorType) -> ArraySharding:
     return ArraySharding(((),) * type_.rank)
 
 
-class Lowered:
+class Lowered(Described):
     """A function traced and lowered for arguments of certain types: read its stages, or compile it."""
 
     def __init__(self, pipeline: Pipeline, signature: Signature, options: CompileOptions) -> None:
@@ -532,23 +531,6 @@ class Lowered:
         self._pipeline = pipeline
         self.signature = signature
         self.options = options
-
-    @property
-    def in_tree(self) -> Any:
-        """Structure of ``(args, kwargs)``, static arguments left out."""
-        return self.signature.in_tree
-
-    @property
-    def out_tree(self) -> Any:
-        """Structure of the result."""
-        return self.signature.out_tree
-
-    @property
-    def in_avals(self) -> Any:
-        """Type of each argument leaf, in the structure of the arguments."""
-        if self.in_tree is None:
-            return self.signature.inputs
-        return jax.tree.unflatten(self.in_tree, self.signature.inputs)
 
     def as_text(self, stage: str = "stablehlo", *, debug_info: bool = False) -> str:
         """Return a stage as text.
