@@ -7,7 +7,7 @@ MINUTES ?= 30
 SEED ?=
 BIN := $(VENV)/bin
 
-.PHONY: help run test test-extended test-oldest smoke-oldest harness sweep fuzz nightly lint format bench clean
+.PHONY: help run test test-extended test-oldest test-newest smoke-oldest smoke-newest harness sweep fuzz nightly lint format bench clean
 
 help:
 	@echo "make run          train the digits classifier on an emulated GC200 and report"
@@ -15,6 +15,8 @@ help:
 	@echo "make test-extended the same and those that tests/extended.txt lists"
 	@echo "make test-oldest  the same with the oldest supported versions"
 	@echo "make smoke-oldest a minute of them with those, in an environment that is removed again"
+	@echo "make test-newest  all tests with the newest supported versions (Python 3.12 or newer)"
+	@echo "make smoke-newest half a minute of them with those, in an environment that is removed again"
 	@echo "make harness      run all of JAX's own tests of its primitives beside jax.jit and write the table"
 	@echo "make sweep        run every case of JAX's public API beside jax.jit and write the table"
 	@echo "make fuzz         draw programs, modules, executables and machines for MINUTES=$(MINUTES); SEED=N draws the same"
@@ -36,6 +38,9 @@ test-extended: test
 test-oldest:
 	$(MAKE) test VENV=.venv-oldest CONSTRAINT=.ci/oldest.txt
 
+test-newest:
+	$(MAKE) test VENV=.venv-newest CONSTRAINT=.ci/newest.txt
+
 # What a user meets first, what rests on NumPy's and hypothesis' names. NumPy 2.0 has no wheels for Python 3.13 and later.
 SMOKE := tests/system/test_readme.py tests/system/test_tiles_only.py tests/system/test_api_compiled.py tests/golden \
   tests/unit/hlo_passes tests/unit/test_draws.py tests/unit/tiles/test_numerics_dtypes.py tests/property/test_hlo_text.py \
@@ -50,6 +55,20 @@ smoke-oldest:
 	done; \
 	echo "smoke-oldest: left out, the oldest NumPy needs Python 3.11 or 3.12"
 
+# What a user meets first, and what rests on names that JAX does not promise to keep: tracing, transformations, lowering,
+# partitioning, scans in the ring. JAX 0.11 and later need Python 3.12; one of pyenv's will do.
+SMOKE_NEWEST := tests/system/test_readme.py tests/system/test_api_compiled.py tests/system/test_api_transforms.py \
+  tests/system/test_custom_partitioning.py tests/system/test_before_loops.py tests/unit/ipuxla/test_primitive.py
+smoke-newest:
+	@for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python "$$HOME"/.pyenv/versions/3.1[2-9]*/bin/python; do \
+	  if "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then \
+	    folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	    $(MAKE) --no-print-directory test PYTHON="$$candidate" VENV="$$folder/venv" CONSTRAINT=.ci/newest.txt ARGS="$(SMOKE_NEWEST)"; \
+	    exit; \
+	  fi; \
+	done; \
+	echo "smoke-newest: left out, the newest JAX needs Python 3.12 or newer"
+
 harness: $(VENV)/.installed-testing
 	$(BIN)/python -m tests.harness --jobs=$(JOBS) --write $(ARGS)
 
@@ -61,7 +80,7 @@ fuzz: $(VENV)/.installed-testing
 	JAX_PLATFORMS=cpu $(BIN)/python -m tests.fuzz --minutes=$(MINUTES) --jobs=$(JOBS) $(if $(SEED),--seed=$(SEED)) $(ARGS)
 
 # Hours. Everything runs even when something fails; what failed is named at the end.
-NIGHTLY := lint test-extended harness sweep sweep-literal sweep-ring fuzz bench test-oldest
+NIGHTLY := lint test-extended harness sweep sweep-literal sweep-ring fuzz bench test-oldest smoke-newest
 nightly:
 	@failed=; for job in $(NIGHTLY); do echo "== $$job"; \
 	  HYPOTHESIS_PROFILE=explore HYPOTHESIS_EXAMPLES=100 $(MAKE) --no-print-directory $$job || failed="$$failed $$job"; \
@@ -92,7 +111,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.models
 
 clean:
-	rm -rf .venv .venv-oldest .pytest_cache .ruff_cache .import_linter_cache .hypothesis .fuzz
+	rm -rf .venv .venv-oldest .venv-newest .pytest_cache .ruff_cache .import_linter_cache .hypothesis .fuzz
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # ---- environments: each stamp says that an install of today's pyproject.toml succeeded

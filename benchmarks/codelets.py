@@ -75,7 +75,9 @@ def _executable(name: str) -> Executable:
     else:
         made, target, donated = everyday.program(name, "large"), TARGET, ()
     jitted = jax.jit(made.function, keep_unused=True, donate_argnums=donated)
-    module = optimize(import_stablehlo(jitted.lower(*made.arguments).compiler_ir("stablehlo")))
+    source = jitted.lower(*made.arguments).compiler_ir("stablehlo")
+    assert source is not None
+    module = optimize(import_stablehlo(source))
     return fitting.planned_to_fit(module, Target.named(target), {})
 
 

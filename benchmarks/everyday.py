@@ -6,7 +6,7 @@ python -m benchmarks.everyday [--rounds=15] [--only=LSTM,heat] [--target=gc200]
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,7 +109,7 @@ def measure(name: str, target: str, rounds: int) -> Row:
     return Row(name, native, ours, seconds, cpu, cycles, peak, close)
 
 
-def _compiled(function: Any, args: Sequence[Any], target: str) -> ipuxla.Lowered:
+def _compiled(function: Callable[..., object], args: Sequence[Any], target: str) -> ipuxla.Lowered:
     lowered = ipuxla.jit(function, target=target).lower(*args)
     lowered.compile()
     return lowered

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 from absl import app
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import ipuxla
 from benchmarks.timing import machine, table, write_result
@@ -203,7 +203,7 @@ def step_figures(name: str, count: int) -> list[str]:
     Weights are whole on every IPU, and JAX sums their gradients; routes are followed for the first time.
     """
     step, (params, *data) = STEPS[name]()
-    mesh = AbstractMesh((count,), ("data",))
+    mesh = AbstractMesh((count,), ("data",), axis_types=(AxisType.Auto,))
     local = jax.shard_map(
         lambda p, *own: step(p, *(x[0] for x in own)),
         mesh=mesh,

@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array, lax
 from jax.experimental import xla_metadata
 from jax.extend.core import ClosedJaxpr
+from jaxlib import version as _jaxlib_version
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -139,3 +140,8 @@ finfo: Callable[[np.dtype], _FloatInfo] = jnp.finfo
 set_xla_metadata: Callable[..., AbstractContextManager[Any]] = cast(Any, xla_metadata).set_xla_metadata
 make_jaxpr: Callable[[Callable[..., Any]], Callable[..., ClosedJaxpr]] = cast(Any, jax).make_jaxpr
 jit: _Jit = cast(Any, jax).jit
+
+OLDER_EMITTERS: dict[str, bool | int] = (
+    {"xla_cpu_use_fusion_emitters": False} if _jaxlib_version.__version_info__ < (0, 11, 1) else {}
+)
+"""Compiler options that have XLA:CPU take its older emitters of loops. From jaxlib 0.11.1 on it has the newer ones alone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 INTERRUPTED = 130
 INSIST_S = 0.5
@@ -24,7 +24,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _interrupt(*_: Any) -> NoReturn:
+def _interrupt(*_: object) -> NoReturn:
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, _interrupt)
         signal.setitimer(signal.ITIMER_REAL, INSIST_S)

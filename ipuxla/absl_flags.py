@@ -11,19 +11,19 @@
 Then ``python experiment.py --target=bow --engine=literal --flagfile=...`` works as it does with ``ipuxla run``.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from absl import flags
 
 from ipuxla.errors import IpuError
-from ipuxla.options import ARITHMETICS, DEFAULT_TARGET, ENGINES
+from ipuxla.options import ARITHMETICS, DEFAULT_TARGET, ENGINES, TargetChoices
 from tiles.kept import FOLDER
 from tiles.target import find_machine, known_names, known_systems
-
-NAMES = ("engine", "arithmetic", "check_memory")
 
 
 def define(values: flags.FlagValues = flags.FLAGS) -> None:
@@ -56,7 +56,7 @@ def _exists(target: str) -> bool:
     return True
 
 
-def chosen(values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
+def chosen(values: flags.FlagValues = flags.FLAGS) -> TargetChoices:
     """Return what was chosen as keyword arguments of ``ipuxla.jit`` and ``ipuxla.compile_stablehlo``.
 
     ``--nocache`` turns the cache of compiled programs off for this process.
@@ -66,4 +66,9 @@ def chosen(values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
     """
     if not values.cache:
         os.environ[FOLDER] = ""
-    return {"target": find_machine(values.target)} | {name: getattr(values, name) for name in NAMES}
+    return {
+        "target": find_machine(values.target),
+        "engine": values.engine,
+        "arithmetic": values.arithmetic,
+        "check_memory": values.check_memory,
+    }

@@ -5,26 +5,41 @@ remembered, and on to ``ipu_call_p``, which JAX's transformations act on. Everyt
 ``stages`` and ``runtime``.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import functools
 import inspect
 import types
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import AbstractMesh
 
+from ipuxla._jax_compat import (
+    ClosedJaxpr,
+    Datum,
+    Device,
+    Function,
+    Tree,
+    TreeDef,
+    tree_flatten,
+    tree_structure,
+    tree_unflatten,
+)
 from ipuxla.errors import Unsupported, WrongArguments
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.lower import Arguments, Traced, as_wide_array, trace
 from ipuxla.frontend.partition import partition_source
 from ipuxla.frontend.primitive import ipu_call, set_backend
 from ipuxla.frontend.shardings import Shardings, require_named, sharding_of_leaf, with_mesh_around
-from ipuxla.options import CompileOptions, make_options
+from ipuxla.options import Choices, CompileOptions, make_options
 from ipuxla.runtime import Compiled, load
 from ipuxla.stages import Lowered, Pipeline, jaxpr_pipeline, jaxpr_signature, module_signature
 from tiles.target import System, Target
@@ -32,8 +47,39 @@ from tiles.target import System, Target
 __all__ = ["Compiled", "JittedFunction", "Lowered", "Target", "compile_stablehlo", "jit", "load"]
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class ArgumentRoles(TypedDict, total=False):
+    """Static and donated arguments, as ``jax.jit`` takes them."""
+
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Sequence[str] | None
+    donate_argnums: int | Sequence[int] | None
+    donate_argnames: str | Sequence[str] | None
+
+
+class JitOptions(Choices, ArgumentRoles, total=False):
+    """What ``jit`` takes beside the function and the target."""
+
+    keep_unused: bool
+    inline: bool
+    in_shardings: Tree
+    out_shardings: Tree
+    devices: Sequence[Device]
+
+
+@overload
 def jit(
-    function: Callable[..., Any] | None = None,
+    function: Callable[_P, _R], /, *, target: str | Target | System = "gc200", **options: Unpack[JitOptions]
+) -> JittedFunction[_P, _R]: ...
+@overload
+def jit(
+    function: None = None, /, *, target: str | Target | System = "gc200", **options: Unpack[JitOptions]
+) -> Callable[[Callable[_P, _R]], JittedFunction[_P, _R]]: ...
+def jit(
+    function: Callable[_P, _R] | None = None,
     /,
     *,
     target: str | Target | System = "gc200",
@@ -50,10 +96,10 @@ def jit(
     strict: bool = True,
     plans: str | None = None,
     shard: str = "auto",
-    in_shardings: Any = None,
-    out_shardings: Any = None,
-    devices: Sequence[Any] = (),
-) -> Any:
+    in_shardings: Tree = None,
+    out_shardings: Tree = None,
+    devices: Sequence[Device] = (),
+) -> JittedFunction[_P, _R] | Callable[[Callable[_P, _R]], JittedFunction[_P, _R]]:
     """Compile a JAX function for an IPU, and run it on an emulated one when called.
 
     Use it bare, with arguments, or as a function. The result is called like ``function``, and ``jax.grad``,
@@ -108,7 +154,7 @@ def jit(
         shard=shard,
         devices=devices,
     )
-    argument_roles = {
+    argument_roles: ArgumentRoles = {
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
         "donate_argnums": donate_argnums,
@@ -131,7 +177,7 @@ def compile_stablehlo(
     plans: str | None = None,
     shard: str = "auto",
     untrusted: bool = False,
-    devices: Sequence[Any] = (),
+    devices: Sequence[Device] = (),
 ) -> Compiled:
     """Compile a StableHLO module from any framework.
 
@@ -181,34 +227,34 @@ class _Entry(NamedTuple):
     """A traced call; ``widened`` are positions of leaves that JAX would narrow."""
 
     traced: Traced
-    in_tree: Any
+    in_tree: TreeDef
     widened: tuple[int, ...]
 
 
-class JittedFunction:
+class JittedFunction(Generic[_P, _R]):
     """A function compiled for an IPU, once per structure and types of its arguments. Made by ``jit``."""
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[_P, _R],
         options: CompileOptions,
-        argument_roles: dict[str, Any],
-        shardings: dict[str, Any] | None = None,
+        argument_roles: ArgumentRoles,
+        shardings: dict[str, Tree] | None = None,
     ) -> None:
         """Wrap ``function``; ``argument_roles`` are ``jax.jit``'s static and donated arguments."""
         functools.update_wrapper(self, function)
         self.options = options
         self._function = function
-        self._roles = {role: value for role, value in argument_roles.items() if value is not None}
+        self._roles = argument_roles
         self._shardings = {role: said for role, said in (shardings or {}).items() if said is not None}
-        self._jitted_in: dict[Any, Any] = {}
+        self._jitted_in: dict[AbstractMesh | None, compat.JitWrapped] = {}
         self._statics = _StaticArguments(
-            function, argument_roles["static_argnums"], argument_roles["static_argnames"]
+            function, argument_roles.get("static_argnums"), argument_roles.get("static_argnames")
         )
-        self._entries: dict[Any, _Entry] = {}
+        self._entries: dict[Hashable, _Entry] = {}
         self._name = getattr(function, "__name__", type(function).__name__)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Run on the emulated IPU, compiling first where the arguments' types are new.
 
         Refs (``jax.new_ref``) among the arguments, and those that the function closes over, are read before and written
@@ -235,9 +281,9 @@ class JittedFunction:
         last_values = outputs[len(outputs) - len(refs) :]
         for ref, value in zip(refs, last_values, strict=True):
             ref[...] = value
-        return jax.tree.unflatten(traced.out_tree, outputs[: len(outputs) - len(refs)])
+        return tree_unflatten(traced.out_tree, outputs[: len(outputs) - len(refs)])
 
-    def _require_own_values(self, refs: Sequence[Any]) -> None:
+    def _require_own_values(self, refs: Sequence[jax.Ref]) -> None:
         """Raise where one value is in two places of the program, or what it leaves in a Ref is not of its type."""
         if len(set(map(id, refs))) < len(refs):
             raise WrongArguments(
@@ -250,11 +296,11 @@ class JittedFunction:
                 try_="pass the value as an argument and return the new one",
             )
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., _R]:
         """Bind as a method: the instance is the first argument."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, *args: Tree, **kwargs: Tree) -> Lowered:
         """Trace and lower for these arguments (arrays or ``jax.ShapeDtypeStruct``).
 
         The program takes a Ref's value in the Ref's place, and returns a pair: the result, and a tuple of the Refs' last
@@ -276,13 +322,13 @@ class JittedFunction:
         pipeline = jaxpr_pipeline(traced.jaxpr, self._name, traced.donated, traced.shardings)
         out_tree = traced.out_tree
         if traced.refs:
-            results = jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves)
-            out_tree = jax.tree.structure((results, (0,) * len(traced.refs)))
+            results = tree_unflatten(out_tree, [0] * out_tree.num_leaves)
+            out_tree = tree_structure((results, (0,) * len(traced.refs)))
         return Lowered(
             pipeline, jaxpr_signature(traced.jaxpr, traced.donated, entry.in_tree, out_tree), self.options
         )
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, *args: Tree, **kwargs: Tree) -> jax.stages.Traced:
         """Return the call as JAX traces it, a ``jax.stages.Traced``: one operation ``ipu_call`` of a jaxpr.
 
         What JAX lowers from it, and ``jax.export.export`` of this function, is the emulated program for the host;
@@ -290,7 +336,7 @@ class JittedFunction:
         """
         return jax.jit(self.__call__, **self._roles).trace(*args, **kwargs)
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, *args: Tree, **kwargs: Tree) -> Tree:
         """Return shapes and dtypes of the result, as ``jax.eval_shape`` does; nothing is compiled."""
         return self.trace(*args, **kwargs).out_info
 
@@ -298,12 +344,12 @@ class JittedFunction:
         """Forget what was traced and compiled."""
         self._entries.clear()
         for jitted in self._jitted_in.values():
-            jitted.clear_cache()
+            compat.clear_cache(jitted)
 
-    def _resolve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Entry, list[Any]]:
+    def _resolve(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> tuple[_Entry, list[Datum]]:
         """Return the traced call for these arguments and their leaves."""
         static, dynamic = self._statics.split(args, kwargs)
-        leaves, tree = jax.tree.flatten(dynamic)
+        leaves, tree = tree_flatten(dynamic)
         key = (tree, static, tuple(map(_leaf_key, leaves)), compat.trace_context())
         try:
             entry = self._entries.get(key)
@@ -316,7 +362,7 @@ class JittedFunction:
         return entry, leaves
 
     @property
-    def _jitted(self) -> Any:
+    def _jitted(self) -> compat.JitWrapped:
         """The function as ``jax.jit`` has it, with partition specs over the mesh around."""
         key = compat.context_mesh() if self._shardings else None
         if key not in self._jitted_in:
@@ -325,11 +371,11 @@ class JittedFunction:
         return self._jitted_in[key]
 
     def _trace(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], tree: Any, leaves: Sequence[Any]
+        self, args: tuple[Tree, ...], kwargs: dict[str, Tree], tree: TreeDef, leaves: Sequence[Datum]
     ) -> _Entry:
         """Trace for these arguments, whose leaves, static ones left out, are in ``tree``."""
         join = functools.partial(self._statics.join, args, kwargs)
-        traced = trace(self._jitted, leaves, lambda leaves: join(jax.tree.unflatten(tree, leaves)))
+        traced = trace(self._jitted, leaves, lambda leaves: join(tree_unflatten(tree, leaves)))
         avals = traced.jaxpr.in_avals[len(traced.outer) :]
         widened = tuple(
             position
@@ -339,7 +385,7 @@ class JittedFunction:
         return _Entry(traced, tree, widened)
 
 
-def _leaf_key(leaf: Any) -> Any:
+def _leaf_key(leaf: Datum) -> Hashable:
     """Return what of a leaf decides how a function is traced."""
     if isinstance(leaf, jax.Array | jax.Ref):
         return leaf.aval, sharding_of_leaf(leaf)
@@ -353,9 +399,11 @@ def _leaf_key(leaf: Any) -> Any:
 class _StaticArguments:
     """Which arguments are static: by position or by name, each implying the other as in ``jax.jit``."""
 
-    def __init__(self, function: Callable[..., Any], argnums: Any, argnames: Any) -> None:
-        numbers = _as_tuple(argnums)
-        names = _as_tuple(argnames)
+    def __init__(
+        self, function: Function, argnums: int | Sequence[int] | None, argnames: str | Sequence[str] | None
+    ) -> None:
+        numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums or ())
+        names = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
         try:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
@@ -369,7 +417,7 @@ class _StaticArguments:
         self._numbers = frozenset(numbers)
         self._names = frozenset(names)
 
-    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Arguments]:
+    def split(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> tuple[Hashable, Arguments]:
         """Return the static arguments as a hashable key, and the others."""
         if not self._numbers and not self._names:
             return None, (args, kwargs)
@@ -381,7 +429,7 @@ class _StaticArguments:
         positional = tuple(arg for n, arg in enumerate(args) if n not in numbers)
         return static, (positional, {name: value for name, value in kwargs.items() if name not in names})
 
-    def join(self, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Arguments) -> Arguments:
+    def join(self, args: tuple[Tree, ...], kwargs: dict[str, Tree], dynamic: Arguments) -> Arguments:
         """Return a call's arguments with the others than the static ones replaced."""
         numbers, others = self._static_numbers(args), iter(dynamic[0])
         return tuple(arg if n in numbers else next(others) for n, arg in enumerate(args)), {
@@ -389,16 +437,16 @@ class _StaticArguments:
             **dynamic[1],
         }
 
-    def _static_numbers(self, args: tuple[Any, ...]) -> set[int]:
+    def _static_numbers(self, args: tuple[Tree, ...]) -> set[int]:
         return {n % len(args) for n in self._numbers if -len(args) <= n < len(args)}
 
 
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return () if value is None else (value,) if isinstance(value, int | str) else tuple(value)
-
-
 def _backend(
-    jaxpr: Any, options: CompileOptions, name: str, donated: tuple[int, ...], shardings: Shardings | None
+    jaxpr: ClosedJaxpr,
+    options: CompileOptions,
+    name: str,
+    donated: tuple[int, ...],
+    shardings: Shardings | None,
 ) -> Compiled:
     """Compile a call, for ``ipu_call_p``."""
     return jaxpr_pipeline(jaxpr, name, donated, shardings).compile(jaxpr_signature(jaxpr, donated), options)

@@ -14,11 +14,12 @@ import pathlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ipuxla.options import CompileOptions
 from tiles.compiler import Executable
 from tiles.errors import InvalidExecutable
+from tiles.files import JsonObject
 from tiles.kept import DEFAULT_CAPACITY_BYTES, KeptFiles, capacity, kept_folder, source_digest
 
 Result = TypeVar("Result")
@@ -76,7 +77,7 @@ def kept(
     name: str | None,
     options: CompileOptions,
     compile_: Callable[[], Executable],
-    placement: dict[str, Any] | None = None,
+    placement: JsonObject | None = None,
 ) -> Executable:
     """Return the program of a module from the cache, or compile it and keep what took long.
 
@@ -132,7 +133,7 @@ def kept_sharding(
 
 
 def program_key(
-    stablehlo: bytes, name: str | None, options: CompileOptions, placement: dict[str, Any] | None = None
+    stablehlo: bytes, name: str | None, options: CompileOptions, placement: JsonObject | None = None
 ) -> str:
     """Return the name of a program's entry: 64 hexadecimal digits of all that decides what it is."""
     chosen = json.dumps(

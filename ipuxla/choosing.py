@@ -85,8 +85,12 @@ class Choice:
 
 
 def pinned_of(candidate: Candidate) -> PinnedShardings:
-    """Return a candidate's sharding as text and pins have it."""
-    return PinnedShardings(candidate.mesh, tuple(enumerate(candidate.inputs)) if candidate.mesh else ())
+    """Return a candidate's sharding as text and pins have it: what is whole on every IPU is not named.
+
+    It is what reading its text gives, so that the program compiled to choose it is the program that runs.
+    """
+    sharded = tuple((number, dims) for number, dims in enumerate(candidate.inputs) if any(dims))
+    return PinnedShardings(candidate.mesh, sharded if candidate.mesh else ())
 
 
 def choose(
@@ -171,9 +175,9 @@ def describe(choice: Choice, num_ipus: int, machine_name: str, names: Sequence[s
 
 def shown(pinned: PinnedShardings, names: Sequence[str]) -> list[str]:
     """Return the lines of a sharding, with what each argument is, and how many are whole."""
-    cut = [number for number, dims in pinned.inputs if any(dims)]
+    sharded = [number for number, dims in pinned.inputs if any(dims)]
     first, *others = pinned.lines()
-    lines = [first, *(f"{line}  // {names[number]}" for number, line in zip(cut, others, strict=True))]
-    if pinned.mesh and len(cut) < len(names):
-        lines.append(f"// every IPU has the whole of the other {len(names) - len(cut):,} arguments")
+    lines = [first, *(f"{line}  // {names[number]}" for number, line in zip(sharded, others, strict=True))]
+    if pinned.mesh and len(sharded) < len(names):
+        lines.append(f"// every IPU has the whole of the other {len(names) - len(sharded):,} arguments")
     return lines

@@ -5,6 +5,9 @@ flags of another. Exit codes: 0 success; 1 the library refuses a legal request; 
 ``ipuxla.__main__`` sees to.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import contextlib
@@ -15,7 +18,7 @@ import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from absl import flags, logging
 
@@ -313,7 +316,7 @@ def _integer(flag: str, text: str) -> int:
 
 
 @contextlib.contextmanager
-def _named(path: str) -> Iterator[None]:
+def _named(path: str) -> Generator[None]:
     """Let errors about a module's text name its file, where MLIR says ``-`` for what it was handed."""
     try:
         yield
@@ -344,7 +347,7 @@ def _write_report(executable: Executable, folder: str | None, arguments: Sequenc
 
 
 @contextlib.contextmanager
-def _reporting_misfit(folder: str | None) -> Iterator[None]:
+def _reporting_misfit(folder: str | None) -> Generator[None]:
     """Write the report of a program that does not fit, too: it shows what would have to give."""
     try:
         yield

@@ -1,11 +1,13 @@
 """Codelets from JAX functions, as parts of decorated functions; and functions mapped over tiles by hand."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import functools
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +15,20 @@ import jax.numpy as jnp
 from hlo_passes.errors import MalformedForm
 from hlo_passes.ops import PointForm
 from hlo_passes.ops.point_form import COMBINERS
+from ipuxla._jax_compat import (
+    ClosedJaxpr,
+    Datum,
+    Function,
+    Tree,
+    TreeDef,
+    tree_leaves,
+    tree_structure,
+    tree_unflatten,
+)
 from ipuxla.errors import InvalidCodelet
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend import codelet_call
+from tiles._jax_compat import eval_shape
 
 ENTRY_POINTS = "ipuxla.codelets"
 """The group of entry points under which packages offer codelets."""
@@ -25,20 +38,24 @@ class Codelet:
     """A function of one point of an index domain, called with whole arrays; see ``codelet``."""
 
     def __init__(
-        self, function: Callable[..., Any], choices: codelet_call.Codelet, more: Mapping[str, Any]
+        self,
+        function: Function,
+        choices: codelet_call.Codelet,
+        parts: Mapping[str, int] | None,
+        tiles: range | None,
     ) -> None:
         """Keep the function; calls trace it."""
         functools.update_wrapper(self, function)
         self._function = function
         self._choices = choices
-        self._parts: Mapping[str, int] | None = more["parts"]
-        self._tiles: range | None = more["tiles"]
+        self._parts = parts
+        self._tiles = tiles
 
     def __repr__(self) -> str:
         """Name and form."""
         return f"<codelet {self._choices.label}: {self._choices.form}>"
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: Datum) -> Tree:
         """Run at every point.
 
         Args:
@@ -82,12 +99,12 @@ class Codelet:
             ),
             self._choices.combiner,
             self._choices.cycles,
-            *self._cut(sizes),
+            *self._parts_and_tiles(sizes),
         )
-        return jax.tree.unflatten(tree, codelet_call.call(choices, jaxpr, *outer, *operands))
+        return tree_unflatten(tree, codelet_call.call(choices, jaxpr, *outer, *operands))
 
-    def _cut(self, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return how many parts every index is cut into, and the tiles, as calls carry them."""
+    def _parts_and_tiles(self, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return how many parts every index is split into, and the tiles, as calls carry them."""
         label, form = self._choices.label, self._choices.form
         if self._parts is None and self._tiles is None:
             return (), ()
@@ -121,7 +138,7 @@ def codelet(
     cycles: int | None = None,
     parts: Mapping[str, int] | None = None,
     tiles: Sequence[int] | None = None,
-) -> Callable[[Callable[..., Any]], Codelet]:
+) -> Callable[[Function], Codelet]:
     """Make a codelet of a JAX function, to be called inside decorated functions.
 
     ::
@@ -141,7 +158,7 @@ def codelet(
       combine: how contributions of points to one result are combined: "add" (the default), "mul", "max" or "min".
       cycles: of one point on one worker, in that worker's issue slots; by default estimated from the function's
         operations. A function of single elements rests on the code generated for it (DERIVED), the others are ASSUMED.
-      parts: how many parts an index is cut into; planned where it is not given.
+      parts: how many parts an index is split into; planned where it is not given.
       tiles: tiles of the parts, evenly spaced; of the first index's, where ``parts`` is not given.
 
     Raises:
@@ -160,23 +177,23 @@ def codelet(
         raise InvalidCodelet(
             f"combine={combine!r}, but every result of {form!r} is one point's", try_="leave combine out"
         )
-    more = {"parts": parts, "tiles": None if tiles is None else _evenly_spaced(tiles)}
+    where = None if tiles is None else _evenly_spaced(tiles)
 
-    def decorate(function: Callable[..., Any]) -> Codelet:
+    def decorate(function: Function) -> Codelet:
         label = name or getattr(function, "__name__", "codelet")
-        return Codelet(function, codelet_call.Codelet(label, read, combiner, cycles or 0), more)
+        return Codelet(function, codelet_call.Codelet(label, read, combiner, cycles or 0), parts, where)
 
     return decorate
 
 
 def tile_map(
-    function: Callable[..., Any],
-    *arrays: Any,
+    function: Function,
+    *arrays: Datum,
     tiles: Sequence[int] | int | None = None,
     in_axes: Sequence[int | None] | int | None = 0,
     name: str | None = None,
     cycles: int | None = None,
-) -> Any:
+) -> Tree:
     """Run a function on tiles by hand: once for every entry of the arrays' leading axis, each on a tile of its own.
 
     Args:
@@ -221,7 +238,7 @@ def tile_map(
         jax.ShapeDtypeStruct(x.shape[1:] if a == 0 else x.shape, x.dtype)
         for x, a in zip(operands, axes, strict=True)
     ]
-    parts = jax.tree.leaves(jax.eval_shape(function, *slices))
+    parts = tree_leaves(eval_shape(function, *slices))
     read = ", ".join(
         _entry("tile" if a == 0 else "", len(s.shape)) for a, s in zip(axes, slices, strict=True)
     )
@@ -252,9 +269,9 @@ def _entry(index: str, rank: int) -> str:
     return f"[{', '.join([*([index] if index else []), *([':'] * rank)])}]"
 
 
-def _traced(function: Callable[..., Any], slices: Sequence[Any]) -> tuple[Any, Any]:
-    jaxpr, shape = jax.make_jaxpr(function, return_shape=True)(*slices)
-    return jaxpr, jax.tree.structure(shape)
+def _traced(function: Function, slices: Sequence[jax.ShapeDtypeStruct]) -> tuple[ClosedJaxpr, TreeDef]:
+    traced: tuple[ClosedJaxpr, Tree] = jax.make_jaxpr(function, return_shape=True)(*slices)
+    return traced[0], tree_structure(traced[1])
 
 
 def _evenly_spaced(tiles: Sequence[int]) -> range:

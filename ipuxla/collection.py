@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 
 _lock = threading.Lock()
 _inside: set[object] = set()
@@ -19,7 +19,7 @@ _was_enabled = False
 
 
 @contextlib.contextmanager
-def collection_paused() -> Iterator[None]:
+def collection_paused() -> Generator[None]:
     """Pause the collector inside; it goes on, if it was on before, when the last of all threads leaves."""
     global _was_enabled
     own = object()

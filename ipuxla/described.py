@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 from jax.core import ShapedArray
 
+from ipuxla._jax_compat import Tree, TreeDef, tree_unflatten
 from ipuxla.signature import LeafType, Signature
 
 
@@ -16,22 +15,22 @@ class Described:
     signature: Signature
 
     @property
-    def in_tree(self) -> Any:
+    def in_tree(self) -> TreeDef | None:
         """Structure of ``(args, kwargs)``, static arguments left out."""
         return self.signature.in_tree
 
     @property
-    def out_tree(self) -> Any:
+    def out_tree(self) -> TreeDef | None:
         """Structure of the result."""
         return self.signature.out_tree
 
     @property
-    def in_avals(self) -> Any:
+    def in_avals(self) -> Tree:
         """Type of each argument leaf, in the structure of the arguments."""
         return _in_structure(self.in_tree, self.signature.inputs)
 
     @property
-    def args_info(self) -> Any:
+    def args_info(self) -> Tree:
         """Type of each argument leaf, and whether it is donated, in the structure of the arguments."""
         donated = self.signature.donated
         return _in_structure(
@@ -43,7 +42,7 @@ class Described:
         )
 
     @property
-    def out_info(self) -> Any:
+    def out_info(self) -> Tree:
         """Type of each result leaf, in the structure of the result; of floats as they are outside of the ring."""
         return _in_structure(self.out_tree, tuple(map(_array_type, self.signature.outputs)))
 
@@ -53,12 +52,11 @@ class Described:
         return self.signature.donated
 
 
-def _in_structure(tree: Any, leaves: tuple[Any, ...]) -> Any:
-    return leaves if tree is None else jax.tree.unflatten(tree, leaves)
+def _in_structure(tree: TreeDef | None, leaves: tuple[Tree, ...]) -> Tree:
+    return leaves if tree is None else tree_unflatten(tree, leaves)
 
 
 def _array_type(leaf: LeafType) -> jax.ShapeDtypeStruct:
     if leaf.key is None:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.np_dtype)
-    key = jax.eval_shape(lambda: jax.random.key(0, impl=leaf.key))
-    return jax.ShapeDtypeStruct(leaf.shape, key.dtype)
+    return jax.ShapeDtypeStruct(leaf.shape, jax.random.key(0, impl=leaf.key).dtype)

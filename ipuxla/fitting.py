@@ -252,7 +252,7 @@ def advice(
     module: Module, executable: Executable, plans: Mapping[str, Plan], inputs: Sequence[ArraySharding] = ()
 ) -> str:
     """Return the first change that makes a program fit, or what those that were tried gain."""
-    gains = []
+    gains: list[str] = []
     for change, trial in _changes(module, executable, plans, inputs).items():
         tried = trial()
         if tried.fits:
@@ -276,7 +276,7 @@ def _gain(executable: Executable, tried: Executable) -> str:
 
 
 def _several_ipus(module: Module, machine: Target | System) -> str | None:
-    """Return a system over whose IPUs arguments and results may fit, cut evenly; None where one IPU might hold them."""
+    """Return a system over whose IPUs arguments and results may fit, split evenly; None where one IPU might hold them."""
     entry = module.entry_computation
     if isinstance(machine, System) or module.num_devices > 1 or entry.has_transfer:
         return None
@@ -298,7 +298,8 @@ def _changes(
     module: Module, executable: Executable, plans: Mapping[str, Plan], inputs: Sequence[ArraySharding]
 ) -> dict[str, Callable[[], Executable]]:
     """Return changes of a program or its machine that may make it fit, by what a caller would do, with their trials."""
-    target, changes = executable.system or executable.target, {}
+    target = executable.system or executable.target
+    changes: dict[str, Callable[[], Executable]] = {}
     if len(executable.steps) > MOST_STEPS:
         return changes
     lack = shortage(executable)
@@ -330,7 +331,7 @@ def _donatable(module: Module) -> list[int]:
     free -= Counter(
         (entry.parameter_types[i].shape, entry.parameter_types[i].np_dtype) for i in module.donated
     )
-    found = []
+    found: list[int] = []
     for i, type_ in enumerate(entry.parameter_types):
         kind = type_.shape, type_.np_dtype
         if i not in module.donated and free[kind] > 0:

@@ -11,8 +11,8 @@ import platform
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Generator, Mapping
+from typing import TypeAlias
 
 from hlo_passes.errors import UnsupportedOp, UnsupportedType
 from hlo_passes.ir import UNKNOWN, Instruction, print_instruction
@@ -47,7 +47,7 @@ Step: TypeAlias = Operation | Vertices | VertexGroup | StepRecord
 @contextlib.contextmanager
 def naming_internal_errors(
     files: Callable[[], Mapping[str, str]], *callers: type[Exception]
-) -> Iterator[None]:
+) -> Generator[None]:
     """Let errors that a caller can cause pass, and make all others one ``InternalError``, with files beside it.
 
     Args:
@@ -74,7 +74,7 @@ def naming_internal_errors(
 def _named(error: Exception, files: Callable[[], Mapping[str, str]]) -> InternalError:
     """Return the error that names another, after writing the files that reproduce it."""
     instruction, step = _worked_on(error)
-    notes = []
+    notes: list[str] = []
     if instruction is not None:
         notes.append(f"operation: {_shortened(print_instruction(instruction).splitlines()[0].strip())}")
     if step is not None:
@@ -155,7 +155,7 @@ def _written(files: Mapping[str, str]) -> pathlib.Path | None:
     return None
 
 
-def options_text(options: Any) -> str:
+def options_text(options: object) -> str:
     """Return what was chosen about a compilation, the target apart, as JSON."""
     chosen = ("engine", "arithmetic", "check_memory", "passes", "strict", "plans", "shard")
     return json.dumps({name: getattr(options, name) for name in chosen}, indent=2) + "\n"

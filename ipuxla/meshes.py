@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Unpack
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from ipuxla.api import jit
+from ipuxla._jax_compat import Datum, Function, Tree, tree_leaves, tree_map
+from ipuxla.api import JitOptions, jit
 from ipuxla.errors import InvalidOption, WrongArguments
 from ipuxla.options import make_options
 from tiles.target import System
@@ -50,17 +51,26 @@ def mesh(
             expected=f"{len(sizes)} different names",
             got=", ".join(map(repr, axes)) or "none",
         )
-    return AbstractMesh(sizes, axes)
+    # From JAX 0.11 on an abstract mesh is explicit unless told: types of arrays would have to name its axes.
+    return AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(axes))
+
+
+def _first(x: jax.Array) -> jax.Array:
+    return x[0]
+
+
+def _with_leading_axis(x: Datum) -> jax.Array:
+    return jax.numpy.asarray(x)[None]
 
 
 def pmap(
-    function: Callable[..., Any],
+    function: Function,
     axis_name: str = "ipu",
     *,
     target: str | System,
     in_axes: int | Sequence[int | None] | None = 0,
-    **options: Any,
-) -> Callable[..., Any]:
+    **options: Unpack[JitOptions],
+) -> Function:
     """Map a function over leading axes, one entry for each IPU of a system, as ``jax.pmap`` does over devices.
 
     It is ``jax.shard_map`` over all IPUs: collectives in ``function`` name ``axis_name``.
@@ -88,15 +98,15 @@ def pmap(
     specs = tuple(PartitionSpec() if axis is None else PartitionSpec(axis_name) for axis in axes)
     each_axis = specs if isinstance(in_axes, Sequence) else specs[0]
 
-    def axes_of(args: tuple[Any, ...]) -> tuple[int | None, ...]:
+    def axes_of(args: tuple[Tree, ...]) -> tuple[int | None, ...]:
         return axes if isinstance(in_axes, Sequence) else axes * len(args)
 
-    def each(*parts: Any) -> Any:
+    def each(*parts: Tree) -> Tree:
         own = (
-            part if axis is None else jax.tree.map(lambda x: x[0], part)
+            part if axis is None else tree_map(_first, part)
             for part, axis in zip(parts, axes_of(parts), strict=True)
         )
-        return jax.tree.map(lambda x: jax.numpy.asarray(x)[None], function(*own))
+        return tree_map(_with_leading_axis, function(*own))
 
     mapped = jit(
         jax.shard_map(
@@ -106,13 +116,13 @@ def pmap(
         **options,
     )
 
-    def call(*args: Any) -> Any:
+    def call(*args: Tree) -> Tree:
         if len(args) != len(axes_of(args)):
             raise WrongArguments(
                 "pmap has an axis for each argument", expected=f"{len(axes)} arguments", got=str(len(args))
             )
         split = [arg for arg, axis in zip(args, axes_of(args), strict=True) if axis is not None]
-        for leaf in jax.tree.leaves(split):
+        for leaf in tree_leaves(split):
             if np.shape(leaf)[:1] != (over.size,):
                 raise WrongArguments(
                     f"an argument of pmap has a leading axis for each of {over.size:,} IPUs",

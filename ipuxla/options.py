@@ -1,13 +1,17 @@
 """What a caller may choose about a compilation, checked once and hashable, so that it can key caches."""
 
+# pyright: standard
+# (it checks what callers may have given of other types)
+
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict, Unpack
 
+from ipuxla._jax_compat import Device
 from ipuxla.errors import InvalidOption
 from ipuxla.pinned_shardings import AUTO, PinnedShardings, read_pinned
 from tiles.compiler import read_plans
@@ -18,6 +22,43 @@ from tiles.target import System, Target, find_machine
 ENGINES = ("fast", "literal", "vertex", "tile", "hlo")
 ARITHMETICS = ("float", "ring")
 DEFAULT_TARGET = "gc200"
+
+
+class EngineChoices(TypedDict, total=False):
+    """How a program runs; ``CompileOptions`` says what each choice is."""
+
+    engine: str
+    arithmetic: str
+    check_memory: bool
+
+
+class TargetChoices(EngineChoices, total=False):
+    """How and on what."""
+
+    target: str | Target | System
+
+
+class Choices(EngineChoices, total=False):
+    """What may be chosen beside the target."""
+
+    passes: str | None
+    strict: bool
+    plans: str | None
+    shard: str
+
+
+class _Changes(TypedDict, total=False):
+    """The same, None where nothing changes."""
+
+    target: str | Target | System | None
+    engine: str | None
+    arithmetic: str | None
+    check_memory: bool | None
+    passes: str | None
+    strict: bool | None
+    plans: str | None
+    shard: str | None
+    devices: Sequence[Device] | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,7 +150,7 @@ class CompileOptions:
         choices = self.engine, self.arithmetic, self.check_memory, self.passes, self.strict, self.plans
         return hash((self.target, self.system, self.shard, self.devices, choices))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return the fields: a hash holds in one process only."""
         return fields_of(self)
 
@@ -132,7 +173,7 @@ class CompileOptions:
         """How many IPUs there are."""
         return 1 if self.system is None else self.system.num_ipus
 
-    def replace(self, **changes: Any) -> CompileOptions:
+    def replace(self, **changes: Unpack[_Changes]) -> CompileOptions:
         """Return these options with those changes that are not None.
 
         Raises:
@@ -146,7 +187,13 @@ class CompileOptions:
         return make_options(**values)
 
 
-def make_options(target: str | Target | System | None = None, **choices: Any) -> CompileOptions:
+def make_options(
+    target: str | Target | System | None = None,
+    *,
+    system: System | None = None,
+    devices: Sequence[Device | tuple[str, int]] = (),
+    **choices: Unpack[Choices],
+) -> CompileOptions:
     """Return checked options; ``target`` may be a name, also of a system, and is ``gc200`` unless given.
 
     Raises:
@@ -156,13 +203,12 @@ def make_options(target: str | Target | System | None = None, **choices: Any) ->
     if target is None or isinstance(target, str):
         target = find_machine(target or DEFAULT_TARGET)
     if isinstance(target, System):
-        choices["system"] = target if target.num_ipus > 1 else None
+        system = target if target.num_ipus > 1 else None
         target = target.chip
-    choices["devices"] = named_devices(choices.get("devices", ()))
-    return CompileOptions(target, **choices)
+    return CompileOptions(target, system=system, devices=named_devices(devices), **choices)
 
 
-def named_devices(devices: Sequence[Any]) -> tuple[tuple[str, int], ...]:
+def named_devices(devices: Sequence[Device | tuple[str, int]]) -> tuple[tuple[str, int], ...]:
     """Return platform and id of JAX devices; those that are named so stay.
 
     Raises:

@@ -27,11 +27,11 @@ _TRY = "lines as as_text(\"sharding\") prints them: mesh: x=4, y=2 and argument 
 
 @dataclass(frozen=True)
 class PinnedShardings:
-    """A mesh, and how arguments are cut over it.
+    """A mesh, and how arguments are sharded over it.
 
     Args:
       mesh: names and sizes of axes; none for one IPU.
-      inputs: number of an argument, and for each of its dimensions the names of the axes that cut it.
+      inputs: number of an argument, and for each of its dimensions the names of the axes that shard it.
     """
 
     mesh: Mesh
@@ -40,11 +40,11 @@ class PinnedShardings:
     def lines(self) -> list[str]:
         """Return it as text, a line each."""
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh) or ONE_IPU
-        cut = [(number, dims) for number, dims in self.inputs if any(dims)]
-        return [f"mesh: {axes}", *(f"argument {number}: {_spec(dims)}" for number, dims in cut)]
+        sharded = [(number, dims) for number, dims in self.inputs if any(dims)]
+        return [f"mesh: {axes}", *(f"argument {number}: {_spec(dims)}" for number, dims in sharded)]
 
     def short_lines(self) -> list[str]:
-        """Return it as text, a line for all arguments that are cut in the same way."""
+        """Return it as text, a line for all arguments that are sharded in the same way."""
         alike: dict[str, list[int]] = {}
         for number, dims in self.inputs:
             if any(dims):
@@ -55,7 +55,7 @@ class PinnedShardings:
         ]
 
     def of_arguments(self, shapes: Sequence[Sequence[int]]) -> list[tuple[tuple[str, ...], ...]]:
-        """Return how each argument of a program is cut.
+        """Return how each argument of a program is sharded.
 
         Args:
           shapes: of the arguments.

@@ -1,14 +1,18 @@
 """Run an executable, or the HLO module it came from, on arrays: one way for each engine."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 
+from ipuxla._jax_compat import Datum, Device, devices
 from ipuxla.collection import collection_paused
 from ipuxla.errors import HostEngineInsideJit, InvalidOption, Unsupported, WrongArguments
 from ipuxla.options import ARITHMETICS, require_one_of
@@ -20,6 +24,7 @@ from tiles.compiler.control_flow import count_steps
 from tiles.engine import ENGINES, FLOAT, Engine, Trace, make_engine
 from tiles.errors import ProgramAborted
 from tiles.graph import Stream
+from tiles.platforms import where_arrays_are
 
 
 class EngineOf(NamedTuple):
@@ -73,15 +78,15 @@ def on_tiles(
     )
 
 
-def _devices(named: Sequence[tuple[str, int]]) -> list[Any]:
+def _devices(named: Sequence[tuple[str, int]]) -> list[Device]:
     """Return the JAX devices of platforms and ids.
 
     Raises:
       InvalidOption: this process has none such.
     """
-    found = []
+    found: list[Device] = []
     for platform, number in named:
-        there = {device.id: device for device in jax.devices(platform)}
+        there = {device.id: device for device in devices(platform)}
         if number not in there:
             raise InvalidOption(
                 f"this process has no device {platform}:{number}",
@@ -113,8 +118,8 @@ class Runner:
           strict: whether the fast engine keeps the plan's order of reductions.
           donated: arguments that a run consumes.
           streams: those by which it exchanges items with the host; None: the executable's.
-          placement: how the arrays that it takes and returns are cut over the replicas that run it; None for one, and
-            for an engine that cuts them itself.
+          placement: how the arrays that it takes and returns are sharded over the replicas that run it; None for one, and
+            for an engine that shards them itself.
           checks: by the message that the program stops with, what the host then calls and what raises the caller's
             error. A saved program has none, and in the ring none is called: the error is ``ProgramAborted``.
         """
@@ -143,18 +148,18 @@ class Runner:
         """The streams by which the program exchanges items with the host."""
         return self.executable.streams if self._streams is None else self._streams
 
-    def run(self, *arrays: Any) -> list[Any]:
+    def run(self, *arrays: Datum) -> list[Datum]:
         """Run on arrays, keys as their words. Callers hold ``jax.enable_x64(True)``.
 
         Raises:
           Unsupported: the program exchanges items with the host.
         """
         self._require_no_streams()
-        with self._checking():
+        with self._checking(), where_arrays_are(arrays):
             return list(self._run(*arrays))
 
     @contextlib.contextmanager
-    def _checking(self) -> Iterator[None]:
+    def _checking(self) -> Generator[None]:
         """Where the program stopped at a run-time check, raise what the host's function raises."""
         try:
             yield
@@ -164,22 +169,22 @@ class Runner:
             raise
 
     def run_streams(
-        self, arrays: Sequence[Any], streams: Mapping[str, Any] | None
-    ) -> tuple[list[Any], dict[str, Any]]:
+        self, arrays: Sequence[Datum], streams: Mapping[str, Datum] | None
+    ) -> tuple[list[Datum], dict[str, Datum]]:
         """Run on arrays and items; return results, and what streams to the host received.
 
         Raises:
           InvalidArguments: other streams than the program's, or too few items.
         """
-        with self._checking():
-            outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
+        with self._checking(), where_arrays_are(arrays):
+            outputs, trace = self._machine.run(*self._on_devices(arrays), streams=streams)
         return self._whole(outputs), dict(trace.streams)
 
-    def _held(self, arrays: Sequence[Any]) -> Sequence[Any]:
+    def _on_devices(self, arrays: Sequence[Datum]) -> Sequence[Datum]:
         """Return what an engine takes of whole arrays: what each replica holds."""
         return arrays if self._placement is None else self._placement.to_devices(arrays)
 
-    def _whole(self, outputs: Sequence[Any]) -> list[Any]:
+    def _whole(self, outputs: Sequence[Datum]) -> list[Datum]:
         """Return the arrays whose parts an engine returns."""
         return list(outputs) if self._placement is None else self._placement.from_devices(outputs)
 
@@ -191,15 +196,17 @@ class Runner:
                 try_="compiled(*arguments, streams={name: items}) with an array [items, *shape] for each",
             )
 
-    def run_traced(self, *arrays: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[Any], Trace]:
+    def run_traced(
+        self, *arrays: Datum, streams: Mapping[str, Datum] | None = None
+    ) -> tuple[list[Datum], Trace]:
         """Run and record what ran; donated arguments are kept.
 
         Raises:
           Unsupported: engine ``hlo``, which has no supersteps to count.
         """
         self._require_supersteps()
-        with self._checking():
-            outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
+        with self._checking(), where_arrays_are(arrays):
+            outputs, trace = self._machine.run(*self._on_devices(arrays), streams=streams)
         return self._whole(outputs), trace
 
     def static_trace(self) -> Trace:
@@ -226,7 +233,7 @@ class Runner:
                 try_='compile(engine="fast") and profile that',
             )
 
-    def trace(self, *tracers: Any) -> list[Any]:
+    def trace(self, *tracers: Datum) -> list[Datum]:
         """Run as part of an outer JAX transformation.
 
         Raises:
@@ -243,13 +250,13 @@ class Runner:
         self._require_no_streams()
         return self._traced(*tracers)
 
-    def _traced(self, *arrays: Any) -> list[Any]:
+    def _traced(self, *arrays: Datum) -> list[Datum]:
         """Run as a pure JAX function."""
         with collection_paused():
-            return self._whole(self._machine.trace(*self._held(arrays)))
+            return self._whole(self._machine.trace(*self._on_devices(arrays)))
 
     @functools.cached_property
-    def _run(self) -> Callable[..., Sequence[Any]]:
+    def _run(self) -> Callable[..., Sequence[Datum]]:
         """The program as a function of arrays, without a record of its steps."""
         if self._kind.is_traceable and not self._machine.needs_host:
             return jax.jit(
@@ -257,7 +264,7 @@ class Runner:
                 donate_argnums=self.donated if self.arithmetic == FLOAT and not self._placement else (),
                 compiler_options=self._machine.compiler_options,
             )
-        return lambda *arrays: self._whole(self._machine.run(*self._held(arrays))[0])
+        return lambda *arrays: self._whole(self._machine.run(*self._on_devices(arrays))[0])
 
     @functools.cached_property
     def _machine(self) -> Engine:

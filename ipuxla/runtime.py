@@ -7,15 +7,16 @@ how one knows that its results come from the executable alone.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 
+from ipuxla._jax_compat import Datum, Device, Tree
 from ipuxla.collection import collection_paused
 from ipuxla.described import Described
 from ipuxla.errors import InvalidExecutable, UnknownStage, Unsupported
@@ -24,9 +25,10 @@ from ipuxla.runner import Runner, on_tiles
 from ipuxla.sharding import ArraySharding, Placement
 from ipuxla.signature import LeafType, Signature
 from tiles import report
-from tiles.compiler import Certificate, Executable, load_executable, print_plans
+from tiles._jax_compat import eval_shape
+from tiles.compiler import Certificate, Executable, Variable, load_executable, print_plans
 from tiles.engine import Coverage, Trace, certify, coverage_of
-from tiles.files import opened, read_json, sealed, write_files
+from tiles.files import JsonObject, is_dict, opened, read_json, sealed, write_files
 from tiles.graph import Stream
 
 _MAGIC = b"ipuxla-program\n"
@@ -76,7 +78,7 @@ class Compiled(Described):
 
     # ---- calling
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Tree, **kwargs: Tree) -> Tree:
         """Run the program.
 
         One that exchanges items with the host takes ``streams``, by name of every stream from the host its items,
@@ -91,7 +93,7 @@ class Compiled(Described):
             return self._exchange(args, kwargs)
         return self.signature.unflatten(self.run(*self.signature.flatten(args, kwargs)))
 
-    def _exchange(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _exchange(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Tree:
         """Run with streams."""
         items = kwargs.pop("streams", None)
         leaves = self.signature.flatten(args, kwargs)
@@ -103,7 +105,7 @@ class Compiled(Described):
         result = self.signature.unflatten(outputs)
         return (result, received) if any(s.to_host for s in self.streams.values()) else result
 
-    def run(self, *leaves: Any) -> list[Any]:
+    def run(self, *leaves: Datum) -> list[Datum]:
         """Run on argument leaves, taken to be of the right types, and return the result leaves."""
         with jax.enable_x64(True):
             outputs = self._results(self._runner.run(*self._words(leaves)))
@@ -111,7 +113,7 @@ class Compiled(Described):
             _consume(leaves[position], outputs)
         return outputs
 
-    def trace(self, *leaves: Any) -> list[Any]:
+    def trace(self, *leaves: Datum) -> list[Datum]:
         """Run on tracers of an outer JAX transformation: the program becomes part of the outer one.
 
         Raises:
@@ -120,12 +122,12 @@ class Compiled(Described):
         with jax.enable_x64(True):
             return self._results(self._runner.trace(*self._words(leaves)))
 
-    def _words(self, leaves: Sequence[Any]) -> list[Any]:
+    def _words(self, leaves: Sequence[Datum]) -> list[Datum]:
         return [
             words for to_words, leaf in zip(self._to_words, leaves, strict=True) for words in to_words(leaf)
         ]
 
-    def _results(self, outputs: list[Any]) -> list[Any]:
+    def _results(self, outputs: list[Datum]) -> list[Datum]:
         """Return result leaves: keys wrapped, parts of complex numbers joined."""
         if self._has_plain_results:
             return outputs
@@ -134,15 +136,15 @@ class Compiled(Described):
 
     # ---- inspecting
 
-    def cost_analysis(self) -> dict[str, Any]:
+    def cost_analysis(self) -> JsonObject:
         """Return cycles, seconds, flops, bytes exchanged and supersteps that are known without running."""
         return report.cost_analysis(self.executable)
 
-    def memory_analysis(self) -> dict[str, Any]:
+    def memory_analysis(self) -> JsonObject:
         """Return bytes per category, the fullest tile, the total and the limit."""
         return report.memory_analysis(self.executable)
 
-    def profile(self, *args: Any, **kwargs: Any) -> report.Profile:
+    def profile(self, *args: Tree, **kwargs: Tree) -> report.Profile:
         """Run once, count, and return the cost of what ran; ``streams`` as when called. Donated arguments are kept.
 
         Without arguments a program is not run whose cost does not depend on them.
@@ -153,7 +155,7 @@ class Compiled(Described):
         """
         return report.profile(self.executable, self._record(args, kwargs), self.arguments)
 
-    def report(self, folder: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
+    def report(self, folder: str | os.PathLike[str], *args: Tree, **kwargs: Tree) -> list[Path]:
         """Run once and write the report's files into ``folder``; arguments as for ``profile``, which it raises as."""
         return report.write_report(self.executable, self._record(args, kwargs), folder, self.arguments)
 
@@ -170,7 +172,7 @@ class Compiled(Described):
             for _ in leaf.words
         )
 
-    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
+    def _record(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Trace:
         if not args and not kwargs and self.signature.inputs:
             return self._runner.static_trace()
         streams = kwargs.pop("streams", None) if self.streams else None
@@ -228,7 +230,7 @@ class Compiled(Described):
         length = len(text).to_bytes(_LENGTH_BYTES, "little")
         return sealed(_MAGIC, length + text + self.executable.to_bytes())
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[[bytes, str], Compiled], tuple[bytes, str]]:
         """Pickle and copy as the saved form, which works in any process.
 
         Raises:
@@ -255,7 +257,7 @@ def load(
     *,
     engine: str | None = None,
     arithmetic: str | None = None,
-    devices: Sequence[Any] = (),
+    devices: Sequence[Device] = (),
 ) -> Compiled:
     """Read a program that ``Compiled.save`` wrote.
 
@@ -288,7 +290,7 @@ def loaded(
     path: str,
     engine: str | None = None,
     arithmetic: str | None = None,
-    devices: Sequence[Any] = (),
+    devices: Sequence[Device] = (),
 ) -> Compiled:
     """Return the program of a saved file's bytes; ``path`` says where they are from. Raises as ``load`` does."""
     header, body = _split(blob, path)
@@ -319,7 +321,7 @@ def loaded(
     return Compiled(signature, runner)
 
 
-def _split(blob: bytes, path: str) -> tuple[dict[str, Any], bytes]:
+def _split(blob: bytes, path: str) -> tuple[JsonObject, bytes]:
     """Return a file's header and the executable's bytes."""
     if not blob.startswith(_MAGIC):
         raise InvalidExecutable("this is no saved program", location=path, got=repr(blob[: len(_MAGIC)]))
@@ -329,7 +331,7 @@ def _split(blob: bytes, path: str) -> tuple[dict[str, Any], bytes]:
         header = read_json(data[_LENGTH_BYTES:end])
     except ValueError as error:
         raise InvalidExecutable(f"the saved program is damaged: {error}", location=path) from error
-    found = header.get("format") if isinstance(header, dict) else None
+    found = header.get("format") if is_dict(header) else None
     if found != _FORMAT:
         raise InvalidExecutable(
             "the saved program is of another version", location=path, expected=_FORMAT, got=found
@@ -343,7 +345,7 @@ def _split(blob: bytes, path: str) -> tuple[dict[str, Any], bytes]:
     return header, data[end:]
 
 
-def _header_text(header: dict[str, Any]) -> bytes:
+def _header_text(header: JsonObject) -> bytes:
     return json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -395,13 +397,13 @@ def _local(words: Sequence[LeafType], shardings: Sequence[ArraySharding]) -> lis
     """Return the types of the parts that one replica holds."""
     if len(words) != len(shardings):
         return []
-    cut = [
+    of_arrays = [
         dataclasses.replace(s, dimensions=s.dimensions[: len(w.shape)])
         for w, s in zip(words, shardings, strict=True)
     ]
     return [
         dataclasses.replace(word, shape=sharding.local_shape(word.shape))
-        for word, sharding in zip(words, cut, strict=True)
+        for word, sharding in zip(words, of_arrays, strict=True)
     ]
 
 
@@ -416,19 +418,19 @@ def _check_donated(signature: Signature, executable: Executable, path: str) -> N
         )
 
 
-def _matches(leaf: LeafType, variable: Any) -> bool:
+def _matches(leaf: LeafType, variable: Variable) -> bool:
     """Whether a variable holds a leaf; a key's words add dimensions, as many as its generator has it."""
     if leaf.key is None:
         return (variable.shape, variable.dtype) == (leaf.shape, leaf.dtype)
     words = jax.ShapeDtypeStruct(variable.shape, variable.dtype)
     try:
-        keys = jax.eval_shape(lambda x: jax.random.wrap_key_data(x, impl=leaf.key), words)
+        keys = eval_shape(functools.partial(jax.random.wrap_key_data, impl=leaf.key), words)
     except (TypeError, ValueError):
         return False
     return keys.shape == leaf.shape
 
 
-def _consume(leaf: Any, outputs: Sequence[Any]) -> None:
+def _consume(leaf: Datum, outputs: Sequence[Datum]) -> None:
     """Delete a donated array, as JAX does, unless it is itself a result."""
     if (
         isinstance(leaf, jax.Array)

@@ -12,12 +12,16 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+
+from ipuxla._jax_compat import Datum, reshard
+from tiles._jax_compat import pad
+from tiles.files import JsonObject
 
 Mesh = tuple[tuple[str, int], ...]
 """Names and sizes of axes, the first one slowest in the numbering of devices."""
@@ -32,15 +36,18 @@ def digits_of_axes(mesh: Mesh) -> dict[str, tuple[int, int]]:
     return {name: (size, math.prod(sizes[number + 1 :])) for number, (name, size) in enumerate(mesh)}
 
 
-def _without_explicit_axes(array: Any) -> Any:
+_Each = TypeVar("_Each")
+
+
+def _without_explicit_axes(array: Datum) -> Datum:
     """Return an array whose type names no axes of a mesh of the caller's own devices: those are not this machine's."""
     mesh = jax.typeof(array).sharding.mesh
-    return jax.sharding.reshard(array, NamedSharding(mesh, PartitionSpec())) if mesh.explicit_axes else array
+    return reshard(array, NamedSharding(mesh, PartitionSpec())) if mesh.explicit_axes else array
 
 
 @dataclasses.dataclass(frozen=True)
 class ArraySharding:
-    """How an array is cut.
+    """How an array is sharded.
 
     Args:
       dimensions: for each dimension the digits of a device's number that say which part it holds.
@@ -79,7 +86,7 @@ class ArraySharding:
                 number = number * size + devices // stride % size
         return number
 
-    def to_devices(self, array: Any, num_devices: int) -> Any:
+    def to_devices(self, array: Datum, num_devices: int) -> Datum:
         """Return what the devices hold, ``[devices, *local_shape]``; the array itself where each holds all of it."""
         array = _without_explicit_axes(array)
         if self.is_replicated:
@@ -88,19 +95,19 @@ class ArraySharding:
         wanted = [size * parts for size, parts in zip(local, self.parts, strict=True)]
         array = jnp.asarray(array)
         if tuple(wanted) != array.shape:
-            array = jnp.pad(array, [(0, w - n) for w, n in zip(wanted, array.shape, strict=True)])
+            array = pad(array, [(0, w - n) for w, n in zip(wanted, array.shape, strict=True)])
         split = array.reshape([n for pair in zip(self.parts, local, strict=True) for n in pair])
         rank = len(local)
         blocks = split.transpose(*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)).reshape(-1, *local)
         return blocks[self.block_of_devices(num_devices)]
 
-    def from_devices(self, held: Any, shape: Sequence[int]) -> Any:
+    def from_devices(self, on_devices: Datum, shape: Sequence[int]) -> Datum:
         """Return the array of a shape whose parts devices hold, ``[devices, *local_shape]``."""
         if self.is_replicated:
-            return held[0]
+            return on_devices[0]
         local, rank = self.local_shape(shape), len(shape)
-        _, first = np.unique(self.block_of_devices(held.shape[0]), return_index=True)
-        blocks = held[first].reshape(*self.parts, *local)
+        _, first = np.unique(self.block_of_devices(on_devices.shape[0]), return_index=True)
+        blocks = on_devices[first].reshape(*self.parts, *local)
         order = [axis for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for axis in pair]
         whole = blocks.transpose(order).reshape([n * p for n, p in zip(local, self.parts, strict=True)])
         return whole[tuple(slice(size) for size in shape)]
@@ -118,7 +125,7 @@ class ArraySharding:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The devices that run a program together, and how its arguments and results are cut.
+    """The devices that run a program together, and how its arguments and results are sharded.
 
     Args:
       mesh: axes of the devices.
@@ -137,10 +144,10 @@ class Placement:
         """How many."""
         return math.prod(size for _, size in self.mesh)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return this as JSON types."""
 
-        def listed(shardings: tuple[ArraySharding, ...]) -> list[Any]:
+        def listed(shardings: tuple[ArraySharding, ...]) -> list[list[list[list[int]]]]:
             return [[[list(digit) for digit in digits] for digits in s.dimensions] for s in shardings]
 
         return {
@@ -151,7 +158,7 @@ class Placement:
         }
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Placement:
+    def from_data(cls, data: JsonObject) -> Placement:
         """Return the placement that ``to_data`` wrote.
 
         Raises:
@@ -160,7 +167,7 @@ class Placement:
         mesh = tuple((str(name), int(size)) for name, size in data["mesh"])
         num_devices = math.prod(size for _, size in mesh)
 
-        def read(shardings: list[Any]) -> tuple[ArraySharding, ...]:
+        def read(shardings: Sequence[Sequence[Sequence[Sequence[int]]]]) -> tuple[ArraySharding, ...]:
             return tuple(
                 ArraySharding(tuple(tuple((int(n), int(s)) for n, s in digits) for digits in dimensions))
                 for dimensions in shardings
@@ -178,20 +185,20 @@ class Placement:
             raise ValueError("the parts that devices hold: no device holds some of them")
         return found
 
-    def to_devices(self, arrays: Sequence[Any]) -> list[Any]:
+    def to_devices(self, arrays: Sequence[Datum]) -> list[Datum]:
         """Return what the devices hold of the arguments; see ``ArraySharding.to_devices``."""
         pairs = zip(self.inputs, arrays, strict=True)
         return [sharding.to_devices(array, self.num_devices) for sharding, array in pairs]
 
-    def from_devices(self, held: Sequence[Any]) -> list[Any]:
+    def from_devices(self, on_devices: Sequence[Datum]) -> list[Datum]:
         """Return the results whose parts devices hold."""
-        results = zip(self.outputs, held, self.result_shapes, strict=True)
+        results = zip(self.outputs, on_devices, self.result_shapes, strict=True)
         return [sharding.from_devices(x, shape) for sharding, x, shape in results]
 
     def repeated(self, inputs: Sequence[int], outputs: Sequence[int]) -> Placement:
         """Return the placement where each argument and each result is so many arrays of its own shape."""
 
-        def each(values: tuple[Any, ...], counts: Sequence[int]) -> tuple[Any, ...]:
+        def each(values: tuple[_Each, ...], counts: Sequence[int]) -> tuple[_Each, ...]:
             return tuple(v for v, count in zip(values, counts, strict=True) for _ in range(count))
 
         return Placement(
@@ -203,7 +210,7 @@ class Placement:
 
     @property
     def axes_of_inputs(self) -> list[tuple[tuple[str, ...], ...]]:
-        """For each dimension of each argument the names of the axes that cut it, or the digits where no axes do."""
+        """For each dimension of each argument the names of the axes that shard it, or the digits where no axes do."""
         names = {digit: name for name, digit in digits_of_axes(self.mesh).items()}
         return [
             tuple(

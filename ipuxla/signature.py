@@ -5,13 +5,15 @@ derivatives of integers (``float0``, which has no values) as false; here is the 
 puts them together.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +21,20 @@ import numpy as np
 from jax import Ref
 from jax.core import Tracer
 
+from ipuxla._jax_compat import (
+    Datum,
+    DTypeLike,
+    Path,
+    Tree,
+    TreeDef,
+    keystr,
+    tree_flatten_with_path,
+    tree_structure,
+    tree_unflatten,
+)
 from ipuxla.errors import InvalidExecutable, WrongArguments
 from ipuxla.sharding import Placement
+from tiles.files import JsonObject
 
 SHOWN = 5
 """Arguments that an error message names one by one."""
@@ -31,9 +45,11 @@ _PLAIN_KEYS = (str, int, float, bool, type(None))
 _SCALAR_KINDS = {bool: "b", int: "iu", float: "f", complex: "c"}
 
 
-HOLDERS = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
-HOLDERS |= dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), "float16")
-HOLDERS["float0"] = "bool"  # as JAX lowers it
+HOLDERS = {
+    **{"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"},
+    **dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), "float16"),
+    "float0": "bool",  # as JAX lowers it
+}
 """What engines take and return for numbers that no machine has: the importer computes in these."""
 FLOAT0 = jax.dtypes.float0
 
@@ -47,7 +63,7 @@ def narrow_name(element: str) -> str | None:
     return name if name in HOLDERS else None
 
 
-def element_name(dtype: Any) -> str:
+def element_name(dtype: DTypeLike) -> str:
     """Return the numpy-style name of an element type, ``float0`` among them, of which numpy says ``void``."""
     return "float0" if dtype == FLOAT0 else np.dtype(dtype).name
 
@@ -72,14 +88,14 @@ class LeafType:
     key: str | None = None
 
     @classmethod
-    def of(cls, array: Any) -> LeafType:
+    def of(cls, array: Datum) -> LeafType:
         """Return the type of an array."""
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             return cls(tuple(array.shape), "uint32", str(jax.random.key_impl(array)))
         return cls(tuple(array.shape), element_name(array.dtype))
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> LeafType:
+    def from_data(cls, data: JsonObject) -> LeafType:
         """Return the type whose fields ``data`` holds."""
         return cls(tuple(map(int, data["shape"])), element_name(_dtype(data["dtype"])), data["key"])
 
@@ -103,7 +119,7 @@ class LeafType:
         part = LeafType(self.shape, f"float{4 * self.np_dtype.itemsize}")
         return (part, part)
 
-    def to_words(self, array: Any) -> tuple[Any, ...]:
+    def to_words(self, array: Datum) -> tuple[Datum, ...]:
         """Return what engines take: keys as their words, complex numbers as parts, numbers as arrays."""
         if self.key is not None:
             return (jax.random.key_data(array),)
@@ -117,13 +133,13 @@ class LeafType:
             return (array,)
         return (array.real, array.imag)
 
-    def _as_array(self, number: Any) -> Any:
+    def _as_array(self, number: Datum) -> jax.Array | np.ndarray:
         if type(number) in _SCALAR_KINDS:
             with jax.enable_x64(self.words[0].np_dtype.itemsize == 8):
                 return jnp.asarray(number)
         return np.asarray(number, self.np_dtype)
 
-    def from_words(self, arrays: Sequence[Any]) -> Any:
+    def from_words(self, arrays: Sequence[Datum]) -> Datum:
         """Return an engine's results for this one as the caller expects them.
 
         Words of the ring, which stand for the parts of complex numbers, lie along a last axis of 2.
@@ -140,7 +156,7 @@ class LeafType:
         is_ring = jnp.issubdtype(arrays[0].dtype, jnp.unsignedinteger)
         return jnp.stack(arrays, axis=-1) if is_ring else jax.lax.complex(*arrays)
 
-    def accepts(self, array: Any) -> bool:
+    def accepts(self, array: Datum) -> bool:
         """Whether an argument has exactly this type; Python numbers have the type they are compiled to."""
         kinds = _SCALAR_KINDS.get(type(array))
         if kinds is not None:
@@ -174,15 +190,15 @@ class Signature:
     inputs: tuple[LeafType, ...]
     outputs: tuple[LeafType, ...]
     names: tuple[str, ...]
-    in_tree: Any = None
-    out_tree: Any = None
+    in_tree: TreeDef | None = None
+    out_tree: TreeDef | None = None
     donated: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     placement: Placement | None = None
 
     @property
     def words_placement(self) -> Placement | None:
-        """How the arrays that engines take and return are cut."""
+        """How the arrays that engines take and return are sharded."""
         if self.placement is None:
             return None
         return self.placement.repeated(
@@ -195,13 +211,13 @@ class Signature:
         owners = [number for number, leaf in enumerate(self.inputs) for _ in leaf.words]
         return tuple(position for position, owner in enumerate(owners) if owner in self.donated)
 
-    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def flatten(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> list[Datum]:
         """Return the leaves of a call's arguments.
 
         Raises:
           WrongArguments: another structure, shape or element type, named by its path, or a JAX tracer.
         """
-        paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+        paths, tree = tree_flatten_with_path((args, kwargs))
         leaves = [leaf for _, leaf in paths]
         self._check_structure(tree, len(leaves), args, kwargs)
         wrong = [
@@ -213,7 +229,9 @@ class Signature:
             raise _of_another_type(wrong)
         return leaves
 
-    def _check_structure(self, tree: Any, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _check_structure(
+        self, tree: TreeDef, count: int, args: tuple[Tree, ...], kwargs: dict[str, Tree]
+    ) -> None:
         if self.in_tree is None and not kwargs and count == len(args) == len(self.inputs):
             return
         if self.in_tree is not None and tree == self.in_tree:
@@ -237,11 +255,11 @@ class Signature:
             try_=try_,
         )
 
-    def unflatten(self, leaves: Sequence[Any]) -> Any:
+    def unflatten(self, leaves: Sequence[Datum]) -> Tree:
         """Return result leaves in the structure of the result."""
-        return tuple(leaves) if self.out_tree is None else jax.tree.unflatten(self.out_tree, leaves)
+        return tuple(leaves) if self.out_tree is None else tree_unflatten(self.out_tree, leaves)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return this as JSON types; a structure that they cannot say is left out, with a note."""
         notes, trees = list(self.notes), {}
         for role, what, tree, flat in (
@@ -264,7 +282,7 @@ class Signature:
         }
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Signature:
+    def from_data(cls, data: JsonObject) -> Signature:
         """Return the signature that ``to_data`` wrote.
 
         Raises:
@@ -302,10 +320,13 @@ class Signature:
                 )
         if self.in_tree is not None and not _is_call(self.in_tree):
             raise InvalidExecutable("the program's arguments are no positional and keyword ones")
-        held = self.placement
-        if held and (len(held.inputs), len(held.outputs)) != (len(self.inputs), len(self.outputs)):
+        placement = self.placement
+        if placement and (len(placement.inputs), len(placement.outputs)) != (
+            len(self.inputs),
+            len(self.outputs),
+        ):
             raise InvalidExecutable("the program's signature places other arguments or results than it has")
-        if held and not self._is_placed(held):
+        if placement and not self._is_placed(placement):
             raise InvalidExecutable("the program's signature places arrays of other shapes than it has")
         is_known = set(self.donated) <= set(range(len(self.inputs)))
         if len(self.names) != len(self.inputs) or not is_known or len(set(self.donated)) < len(self.donated):
@@ -320,32 +341,32 @@ class Signature:
         )
 
 
-def _narrowed(array: Any, dtype: np.dtype) -> Any:
+def _narrowed(array: Datum, dtype: np.dtype) -> Datum:
     """Return numbers in a narrow type, in numpy's array where XLA has none of that type."""
     return (np.asarray(array) if dtype.name.startswith("float6") else array).astype(dtype)
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """Return a value's type for an error message: ``float32[3,4]``, or the Python type."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return str(LeafType.of(value))
     return type(value).__name__
 
 
-def _argument(path: tuple[Any, ...]) -> str:
+def _argument(path: Path) -> str:
     """Return the words for one leaf's place: argument 0['w'], keyword argument batch[1]."""
     kind, first, *rest = path
-    tail = jax.tree_util.keystr(tuple(rest))
+    tail = keystr(tuple(rest))
     return f"argument {first.idx}{tail}" if kind.idx == 0 else f"keyword argument {first.key}{tail}"
 
 
-def _paths(tree: Any) -> list[str]:
+def _paths(tree: TreeDef) -> list[str]:
     """Return the words for the place of each leaf of ``(args, kwargs)``."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, [0] * tree.num_leaves))
+    leaves, _ = tree_flatten_with_path(tree_unflatten(tree, [0] * tree.num_leaves))
     return [_argument(path) for path, _ in leaves]
 
 
-def _structure(tree: Any) -> str:
+def _structure(tree: TreeDef) -> str:
     """Return a tree as an error message goes on with it, nothing where it is too long to be read."""
     text = str(tree).removeprefix("PyTreeDef(").removesuffix(")")
     return f", {text}" if len(text) <= LONGEST else ""
@@ -362,7 +383,7 @@ def _some(lines: Iterable[str]) -> list[str]:
     return found if more <= 0 else [*found[:SHOWN], f"and {more:,} more like the last one"]
 
 
-def _of_another_type(wrong: Sequence[tuple[str, Any, LeafType]]) -> WrongArguments:
+def _of_another_type(wrong: Sequence[tuple[str, Datum, LeafType]]) -> WrongArguments:
     """Return the error of arguments, each with its place and the type that is taken, that are of other types."""
     place, leaf, expected = wrong[0]
     others = _some(f"{p} is {describe(x)}, not {e}" for p, x, e in wrong[1:])
@@ -387,7 +408,7 @@ def _of_another_type(wrong: Sequence[tuple[str, Any, LeafType]]) -> WrongArgumen
     )
 
 
-def _tree_data(tree: Any) -> Any:
+def _tree_data(tree: TreeDef) -> object:
     """Return a tree of dicts, lists, tuples and None as JSON types; None if it holds anything else."""
     node = tree.node_data()
     if node is None:
@@ -402,7 +423,7 @@ def _tree_data(tree: Any) -> Any:
     return [names[kind], children] if kind in names else None
 
 
-def _foreign(tree: Any) -> Iterator[str]:
+def _foreign(tree: TreeDef) -> Iterator[str]:
     """Yield names of the types in a tree for which ``_tree_data`` has no words."""
     node = tree.node_data()
     if node is None:
@@ -416,19 +437,19 @@ def _foreign(tree: Any) -> Iterator[str]:
         yield from _foreign(child)
 
 
-def _is_call(tree: Any) -> bool:
+def _is_call(tree: TreeDef) -> bool:
     """Whether a tree is that of ``(args, kwargs)``."""
-    skeleton = jax.tree.unflatten(tree, [0] * tree.num_leaves)
+    skeleton = tree_unflatten(tree, [0] * tree.num_leaves)
     if not (isinstance(skeleton, tuple) and list(map(type, skeleton)) == [tuple, dict]):
         return False
     return all(isinstance(name, str) for name in skeleton[1])
 
 
-def _tree_from(data: Any) -> Any:
-    return None if data is None else jax.tree.structure(_skeleton(data))
+def _tree_from(data: object) -> TreeDef | None:
+    return None if data is None else tree_structure(_skeleton(data))
 
 
-def _skeleton(data: Any) -> Any:
+def _skeleton(data: Tree) -> Tree:
     """Return a pytree of the structure that ``_tree_data`` described."""
     if data == _LEAF:
         return 0

@@ -12,8 +12,7 @@ import functools
 import json
 import math
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 from hlo_passes.errors import HloError
 from hlo_passes.ir import (
@@ -32,6 +31,7 @@ from hlo_passes.passes import (
     split_positions,
 )
 from hlo_passes.passes import Pipeline as PassPipeline
+from ipuxla._jax_compat import ClosedJaxpr, Device, TreeDef
 from ipuxla.cache import kept, kept_sharding
 from ipuxla.choosing import choose, describe, shown
 from ipuxla.collection import collection_paused
@@ -39,6 +39,7 @@ from ipuxla.described import Described
 from ipuxla.errors import InvalidOption, UnknownStage, Unsupported
 from ipuxla.fitting import advice, beyond_memory, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend._jax_compat import mlir
 from ipuxla.frontend.candidates import find_candidates
 from ipuxla.frontend.checks import Check
 from ipuxla.frontend.importer import import_stablehlo
@@ -65,11 +66,12 @@ from tiles.errors import InvalidGraph, InvalidPlan
 from tiles.graph import Graph, Stream, print_graph
 from tiles.numerics.dtypes import name_of
 from tiles.report import print_tile_code, profile
+from tiles.target import System, Target
 
 STAGES = ("stablehlo", "sharding", "partitioned", "hlo", "hlo-optimized", "graph", "plans", "program", "tile")
 
 
-_pipelines: weakref.WeakKeyDictionary[Any, dict[Any, Pipeline]] = weakref.WeakKeyDictionary()
+_pipelines: weakref.WeakKeyDictionary[ClosedJaxpr, dict[Hashable, Pipeline]] = weakref.WeakKeyDictionary()
 
 
 class Pipeline:
@@ -77,7 +79,7 @@ class Pipeline:
 
     def __init__(
         self,
-        stablehlo: Any,
+        stablehlo: mlir.Source,
         name: str | None = None,
         consumed: tuple[int, ...] = (),
         untrusted: bool = False,
@@ -105,10 +107,10 @@ class Pipeline:
             self.module: Module = import_stablehlo(source, name, untrusted, mesh)
         self._consumed = consumed
         self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
-        self._optimized: dict[Any, Module] = {}
-        self._executables: dict[Any, Executable] = {}
+        self._optimized: dict[Hashable, Module] = {}
+        self._executables: dict[Hashable, Executable] = {}
         self._shared_out: dict[PinnedShardings, Pipeline] = {}
-        self._choices: dict[Any, str] = {}
+        self._choices: dict[Hashable, str] = {}
         self._runners: dict[CompileOptions, Runner] = {}
 
     def optimized(self, options: CompileOptions) -> Module:
@@ -275,13 +277,13 @@ class Pipeline:
             mesh = own.module.mesh if own.module.num_devices > 1 else ()
             if own.partitioned is None or not mesh:
                 return "\n".join(shown(PinnedShardings(mesh), names)) + "\n"
-            cut = tuple(enumerate(own.partitioned.placement.axes_of_inputs))
-            return "\n".join(shown(PinnedShardings(mesh, cut), names)) + "\n"
+            sharded = tuple(enumerate(own.partitioned.placement.axes_of_inputs))
+            return "\n".join(shown(PinnedShardings(mesh, sharded), names)) + "\n"
         return self._choice(options)
 
     @property
     def placement(self) -> Placement | None:
-        """The devices that run it together, and how arguments and results are cut; None for one."""
+        """The devices that run it together, and how arguments and results are sharded; None for one."""
         if self.partitioned is not None:
             return self.partitioned.placement
         if self.module.num_devices == 1:
@@ -323,7 +325,7 @@ class Pipeline:
 
     @property
     def _inputs(self) -> tuple[ArraySharding, ...]:
-        """How the arguments of engines are cut; none for one device."""
+        """How the arguments of engines are sharded; none for one device."""
         return () if self.placement is None else self.words_placement(self.placement).inputs
 
     def _lowered(self, options: CompileOptions) -> Graph:
@@ -371,7 +373,7 @@ class Pipeline:
         return compat.module_text(source, debug_info)
 
     def partitioned_text(self) -> str:
-        """Return one device's program, and how what it takes and returns is cut.
+        """Return one device's program, and how what it takes and returns is sharded.
 
         Raises:
           UnknownStage: the program is one device's as it stands.
@@ -408,7 +410,7 @@ class Pipeline:
         }
 
     def words_placement(self, placement: Placement) -> Placement:
-        """Return how the arrays that engines take and return are cut: complex ones are two of their parts."""
+        """Return how the arrays that engines take and return are sharded: complex ones are two of their parts."""
         entry = self.module.entry_computation
         roles = entry.parameter_types, entry.result_types
         return placement.repeated(*([1 + type_.is_complex for type_ in role] for role in roles))
@@ -422,15 +424,15 @@ class Pipeline:
         if options not in self._runners:
             executable = functools.partial(self.executable, options)
             checks = {check.message: check.fail for check in self.checks}
-            common: dict[str, Any] = {"strict": options.strict, "donated": self.consumed, "checks": checks}
+            common = functools.partial(Runner, strict=options.strict, donated=self.consumed, checks=checks)
             if options.engine == HloEngine.name:
-                runner = Runner(executable, self.hlo_engine(options), streams=self.streams(options), **common)
+                runner = common(executable, self.hlo_engine(options), streams=self.streams(options))
             else:
                 placement = None if self.placement is None else self.words_placement(self.placement)
                 engine = on_tiles(
                     executable(), options.engine, options.arithmetic, options.strict, options.devices
                 )
-                runner = Runner(executable, engine, placement=placement, **common)
+                runner = common(executable, engine, placement=placement)
             self._runners[options] = runner
         return self._runners[options]
 
@@ -457,19 +459,19 @@ class Pipeline:
 
 
 def _machine_of(pinned: PinnedShardings, options: CompileOptions) -> CompileOptions:
-    """Return options for the machine that a sharding takes: one chip of a system where it cuts nothing."""
+    """Return options for the machine that a sharding takes: one chip of a system where it splits nothing."""
     return dataclasses.replace(options, shard=AUTO, system=options.system if pinned.mesh else None)
 
 
 def jaxpr_pipeline(
-    jaxpr: Any, name: str, donated: tuple[int, ...] = (), shardings: Shardings | None = None
+    jaxpr: ClosedJaxpr, name: str, donated: tuple[int, ...] = (), shardings: Shardings | None = None
 ) -> Pipeline:
     """Return the pipeline of a closed jaxpr, the same one for as long as the jaxpr lives."""
     known = _pipelines.setdefault(jaxpr, {})
     key = (name, donated, shardings)
     if key not in known:
         checks: list[Check] = []
-        alive: list[Any] = []
+        alive: list[object] = []
         module = to_stablehlo(jaxpr, name, donated, shardings, checks, alive)
         partitioned = None if shardings is None else partition(module, shardings, donated)
         known[key] = Pipeline(module, consumed=donated, partitioned=partitioned, checks=checks)
@@ -477,7 +479,10 @@ def jaxpr_pipeline(
 
 
 def jaxpr_signature(
-    jaxpr: Any, donated: tuple[int, ...] = (), in_tree: Any = None, out_tree: Any = None
+    jaxpr: ClosedJaxpr,
+    donated: tuple[int, ...] = (),
+    in_tree: TreeDef | None = None,
+    out_tree: TreeDef | None = None,
 ) -> Signature:
     """Return the signature of a closed jaxpr."""
     return Signature(
@@ -498,13 +503,15 @@ def module_signature(module: Module, partitioned: Partitioned | None = None) -> 
       partitioned: where that was made from: callers pass and get whole arrays.
     """
     entry = module.entry_computation
-    shapes: list[Sequence[Any]] = [
+    shapes: list[Sequence[tuple[int, ...]]] = [
         [type_.shape for type_ in role] for role in (entry.parameter_types, entry.result_types)
     ]
     if partitioned is not None:
         shapes = [partitioned.argument_shapes, partitioned.placement.result_shapes]
 
-    def leaves(types: Sequence[Any], declared: Sequence[str], shapes: Sequence[Any]) -> tuple[LeafType, ...]:
+    def leaves(
+        types: Sequence[TensorType], declared: Sequence[str], shapes: Sequence[tuple[int, ...]]
+    ) -> tuple[LeafType, ...]:
         own = [narrow_name(name) for name in declared] or [None] * len(types)
         return tuple(
             LeafType(shape, name or type_.np_dtype.name)
@@ -552,7 +559,7 @@ class Lowered(Described):
 
     def compile(
         self,
-        target: Any = None,
+        target: str | Target | System | None = None,
         *,
         engine: str | None = None,
         arithmetic: str | None = None,
@@ -561,7 +568,7 @@ class Lowered(Described):
         strict: bool | None = None,
         plans: str | None = None,
         shard: str | None = None,
-        devices: Sequence[Any] | None = None,
+        devices: Sequence[Device] | None = None,
     ) -> Compiled:
         """Compile for a machine; what is not given is as decorated.
 
@@ -586,7 +593,7 @@ class Lowered(Described):
         return self._pipeline.compile(self.signature, options)
 
 
-def _leaf_type(aval: Any) -> LeafType:
+def _leaf_type(aval: compat.ShapedArray) -> LeafType:
     generator = compat.key_generator(aval)
     name = "uint32" if generator else element_name(aval.dtype)
     if not generator and aval.dtype.kind != "c" and name not in HOLDERS:

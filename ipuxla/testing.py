@@ -7,14 +7,17 @@
 Needs hypothesis: ``pip install 'ipuxla[testing]'``.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 from hypothesis import strategies as st
 
+from ipuxla._jax_compat import Function, Tree
 from ipuxla.api import jit
 from ipuxla.runtime import Compiled
 from tiles.numerics.tolerance import NotClose, check_close
@@ -26,9 +29,9 @@ ENGINES = ("fast", "literal", "vertex")
 
 
 def check_engines(
-    function: Callable[..., Any],
+    function: Function,
     target: str | Target,
-    *args: Any,
+    *args: Tree,
     engines: Sequence[str] = ENGINES,
     floats: Sequence[str] = ENGINES,
 ) -> Compiled:
@@ -51,7 +54,7 @@ def check_engines(
     Raises:
       NotClose: a result differs; names the engine, the result, how many elements, and the first of them.
     """
-    want = jax.jit(function)(*args)
+    want: Tree = jax.jit(function)(*args)
     lowered = jit(function, target=target).lower(*args)
     compiled = lowered.compile()
     compiled.certify()
@@ -62,6 +65,10 @@ def check_engines(
         words = lowered.compile(engine=engine, arithmetic="ring")(*args)
         check_close(words, witness, f"engine {engine}, ring arithmetic")
     return compiled
+
+
+def _with_tiles(name: str, num_tiles: int) -> Target:
+    return Target.named(name).replace(num_tiles=num_tiles)
 
 
 def targets(
@@ -75,7 +82,7 @@ def targets(
       max_tiles: at most so many tiles.
     """
     return st.builds(
-        lambda name, num_tiles: Target.named(name).replace(num_tiles=num_tiles),
+        _with_tiles,
         st.sampled_from(tuple(names or known_names())),
         st.integers(min_tiles, max_tiles),
     )

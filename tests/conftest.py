@@ -12,6 +12,7 @@ import random
 import re
 import secrets
 import sys
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before jax is imported: acceler
 
 import hypothesis
 import jax
+import numpy as np
 import pytest
 
 from tests.draws import forget_constants_of_modules
@@ -102,6 +104,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if wanted and jax.default_backend() == "cpu":
         for item in wanted:
             item.add_marker(pytest.mark.skip(reason="no accelerator"))
+
+
+# ---- random numbers
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start a module's random numbers anew for each test: what it draws depends on its name, not on which tests ran before."""
+    for module in (getattr(item, "module", None), sys.modules.get("tests.small_models")):
+        rng = getattr(module, "RNG", None)
+        if isinstance(rng, np.random.Generator):
+            rng.bit_generator.state = type(rng.bit_generator)(zlib.crc32(item.name.encode())).state
 
 
 # ---- memory

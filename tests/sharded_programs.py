@@ -13,7 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tests.systems import auto_mesh
 
 
 class Sharded(NamedTuple):
@@ -260,7 +262,7 @@ def layout(program: Sharded, mesh: str, kind: str, devices: Any = None) -> tuple
     """
     sizes = MESHES[mesh]
     names = ("d", "m")[: len(sizes)]
-    over = AbstractMesh(sizes, names) if devices is None else Mesh(np.reshape(devices, sizes), names)
+    over = auto_mesh(sizes, names) if devices is None else Mesh(np.reshape(devices, sizes), names)
     found = []
     for shape, spec in zip(program.shapes, program.specs, strict=True):
         cut: list[str | None] = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from jax.sharding import AbstractMesh, AxisType
+
 from tiles.target import System
 
 STATED = {"basis": "ASSUMED", "source": "a test"}
@@ -50,3 +52,8 @@ def system_data(
 
 def make(num_ipus: int, wiring: dict[str, dict], **rest: Any) -> System:
     return System.from_data(system_data(num_ipus, wiring, **rest))
+
+
+def auto_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> AbstractMesh:
+    """Return a mesh along whose axes XLA chooses what nobody says. From JAX 0.11 on an ``AbstractMesh`` is explicit by default."""
+    return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))

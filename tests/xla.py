@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import config
 from jax._src.compiler import get_compile_options
 from jax._src.lib import xla_client
 from jax._src.lib.mlir import ir
@@ -55,3 +57,9 @@ def _cpu_client() -> Any:
 def cpu_devices(count: int) -> list[Any]:
     """Return virtual CPU devices, 16 at most, of a client of their own: this process's devices stay as they are."""
     return _cpu_client().devices()[:count]
+
+
+def groups_as_tables() -> contextlib.AbstractContextManager[Any]:
+    """Have JAX list the devices of collectives, as it does until 0.10; later it names axes of the mesh."""
+    named = getattr(config, "use_rgv3", None)
+    return contextlib.nullcontext() if named is None else named(False)

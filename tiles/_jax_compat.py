@@ -2,7 +2,7 @@
 
 A type checker knows nothing of what leaves an unannotated parameter or result, and jaxlib's bindings of MLIR have no
 types at all. Each is declared here once, so that the modules which use it are checked strictly. They are JAX's own
-functions, not wrappers.
+functions; what is a function of its own here hides how versions of JAX differ.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from jax.experimental import xla_metadata
 from jax.extend import core
 from jax.interpreters import ad, batching
 from jax.interpreters import mlir as _interpreters_mlir
+from jaxlib import version as _jaxlib_version
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -109,6 +110,9 @@ class _LowerFun(Protocol):
     def __call__(self, function: Callable[..., Any], /, *, multiple_results: bool) -> Callable[..., Any]: ...
 
 
+Function: TypeAlias = Callable[..., Any]
+"""A function of arrays that JAX can trace."""
+
 new_primitive: Callable[[str], Primitive] = cast(Any, core).Primitive
 make_jaxpr: _MakeJaxpr = _jax.make_jaxpr
 eval_shape: Callable[..., Any] = _jax.eval_shape
@@ -125,11 +129,27 @@ register_lowering: _RegisterLowering = _mlir.register_lowering
 lower_fun: _LowerFun = _mlir.lower_fun
 
 
+def scan_counts(params: Params) -> tuple[int, int]:
+    """Return how many operands of a scan are constants, and how many are carried: numbers until JAX 0.10, then trees."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(list(consts)), len(list(carry))
+
+
 # ---- MLIR
 
 mlir: Any = _mlir
 func: Any = importlib.import_module("jaxlib.mlir.dialects.func")
 stablehlo: Any = importlib.import_module("jaxlib.mlir.dialects.stablehlo")
+
+
+# ---- XLA
+
+OLDER_EMITTERS: dict[str, bool | int] = (
+    {"xla_cpu_use_fusion_emitters": False} if _jaxlib_version.__version_info__ < (0, 11, 1) else {}
+)
+"""Compiler options that have XLA:CPU take its older emitters of loops. From jaxlib 0.11.1 on it has the newer ones alone."""
 
 
 # ---- structures of arrays
@@ -237,6 +257,7 @@ dot_general: _DotGeneral = _lax.dot_general
 dynamic_index_in_dim: _DynamicIndexInDim = _lax.dynamic_index_in_dim
 dynamic_update_index_in_dim: _DynamicUpdateIndexInDim = _lax.dynamic_update_index_in_dim
 gather: Callable[..., Array] = _lax.gather
+conv_dimension_numbers: Callable[..., lax.ConvDimensionNumbers] = _lax.conv_dimension_numbers
 reduce: Callable[..., list[Array]] = _lax.reduce
 pad: Callable[[Array, Sequence[tuple[int, int]]], Array] = _jnp.pad
 reduce_sum: Callable[[Array, Sequence[int]], Array] = _lax.reduce_sum

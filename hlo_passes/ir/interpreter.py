@@ -17,6 +17,7 @@ from hlo_passes._jax_compat import jit, optimization_barrier, set_xla_metadata
 from hlo_passes.errors import EvaluationError
 from hlo_passes.ir.module import Computation, Instruction, Module
 from hlo_passes.ir.types import TensorType
+from hlo_passes.platforms import default_platform
 
 Datum: TypeAlias = Any
 """What an evaluation computes with: JAX's arrays, or what an ``Apply`` makes of them."""
@@ -126,11 +127,11 @@ def one_by_one(function: Any, *operands: Any) -> tuple[Any, ...]:
     makes one batched contraction of that and a transpose whose result another one reads.
     """
     op = function.func.__self__
-    if op.replaces_elements and jax.default_backend() == "cpu":
+    if op.replaces_elements and default_platform() == "cpu":
         with set_xla_metadata(inlineable="false"):
             updates: tuple[Any, ...] = jit(_same)(*operands[1:])
         operands = (operands[0], *updates)
-    if op.needs_row_major and jax.default_backend() == "cpu":
+    if op.needs_row_major and default_platform() == "cpu":
         with set_xla_metadata(inlineable="false"):
             results: tuple[Any, ...] = jit(lambda *arrays: tuple(function(*arrays)))(*operands)
     else:

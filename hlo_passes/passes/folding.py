@@ -23,7 +23,7 @@ from hlo_passes.ops import (
 from hlo_passes.ops.elementwise import And
 from hlo_passes.passes.lifting import lift
 from hlo_passes.passes.rewriter import Rewriter
-from hlo_passes.passes.scans import cut_out, pad
+from hlo_passes.passes.scans import pad, slice_axis
 
 FEW_TAPS = 32
 """Taps along an axis up to which windows of one operation stay windows: a tap is a load and an operation."""
@@ -183,12 +183,12 @@ class Folding:
         for x in self.values:
             shape = x.type.shape
             short = max(0, g.outputs * row - shape[axis])
-            whole = cut_out(self.rewriter, pad(self.rewriter, x, axis, 0, short), axis, 0, g.outputs * row)
+            whole = slice_axis(self.rewriter, pad(self.rewriter, x, axis, 0, short), axis, 0, g.outputs * row)
             cut = (*shape[:axis], g.outputs, row, *shape[axis + 1 :])
             whole = self.rewriter.emit(Reshape(cut), whole)
-            results.append(cut_out(self.rewriter, whole, axis + 1, 0, g.taps, g.dilation))
+            results.append(slice_axis(self.rewriter, whole, axis + 1, 0, g.taps, g.dilation))
         scanned = self.rewriter.emit_all(Scan(axis + 1), results, (self.region,))
-        last = [cut_out(self.rewriter, x, axis + 1, g.taps - 1, 1) for x in scanned]
+        last = [slice_axis(self.rewriter, x, axis + 1, g.taps - 1, 1) for x in scanned]
         kept = [x.type.shape[: axis + 1] + x.type.shape[axis + 2 :] for x in last]
         self.values = [self.rewriter.emit(Reshape(shape), x) for x, shape in zip(last, kept, strict=True)]
 
@@ -217,7 +217,7 @@ class Folding:
     def _taken(
         self, axis: int, values: list[Value], met: Met, start: int, count: int, stride: int
     ) -> tuple[list[Value], Met]:
-        taken = [cut_out(self.rewriter, x, axis, start, count, stride) for x in values]
+        taken = [slice_axis(self.rewriter, x, axis, start, count, stride) for x in values]
         return taken, met.taken(start, count, stride)
 
     def _combined(

@@ -16,6 +16,7 @@ from hlo_passes.errors import HloError, UnsupportedOp
 from hlo_passes.ir import Computation, Instruction, Module, print_module, verify
 from hlo_passes.passes.base import LocalPass, Pass, find_pass, map_module
 from hlo_passes.passes.errors import BrokenPass, InvalidPipeline, NoFixpoint
+from hlo_passes.platforms import on_cpu
 
 DEFAULT_PIPELINE = (
     "expand,inline,scatter-reductions,expand-fft,legalize-complex,dce,recover-networks,precompute,powers,tabulate,"
@@ -130,7 +131,8 @@ def run_pipeline(
         pipeline = Pipeline.parse(DEFAULT_PIPELINE if pipeline is None else pipeline)
     runner = _Runner(None if dump_dir is None else Path(dump_dir))
     verify(module, runner.known)
-    return PipelineRun(runner.run_all(pipeline.items, module), tuple(runner.timings))
+    with on_cpu():
+        return PipelineRun(runner.run_all(pipeline.items, module), tuple(runner.timings))
 
 
 @dataclass

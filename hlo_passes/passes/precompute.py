@@ -10,7 +10,7 @@ from typing import ClassVar
 import jax
 import numpy as np
 
-from hlo_passes._jax_compat import jit
+from hlo_passes._jax_compat import OLDER_EMITTERS, jit
 from hlo_passes.ir import Computation, Instruction, Module, Op, Value, evaluate_instruction
 from hlo_passes.ops import Constant, DotGeneral, Iota
 from hlo_passes.ops.data_movement import DataMovement
@@ -28,6 +28,7 @@ from hlo_passes.ops.elementwise import (
 )
 from hlo_passes.ops.indexing import DynamicSlice
 from hlo_passes.passes.base import Pass, map_control_regions
+from hlo_passes.platforms import default_platform
 
 COSTLY: tuple[type[Op], ...] = (Atan2, Cosine, Power, Sine, Tan)
 """Functions that machines call a library for: hundreds of instructions an element and more."""
@@ -163,8 +164,8 @@ def _evaluated(computation: Computation, found: Sequence[Instruction]) -> list[n
             (known[each.result],) = evaluate_instruction(each, *(known[v] for v in each.operands))
         return [known[each.result] for each in found]
 
-    # XLA:CPU's older emitters take half as long to compile
-    is_quick = jax.default_backend() == "cpu" and all(map(_is_alike, steps))
-    options = {"xla_cpu_use_fusion_emitters": False} if is_quick else None
+    # XLA:CPU's older emitters, where it has them, take half as long to compile
+    is_quick = default_platform() == "cpu" and all(map(_is_alike, steps))
+    options = OLDER_EMITTERS if is_quick else None
     with jax.enable_x64(True):
         return [np.asarray(value) for value in jit(values, compiler_options=options)()]

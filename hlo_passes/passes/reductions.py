@@ -30,7 +30,7 @@ from hlo_passes.ops import (
 )
 from hlo_passes.passes.lifting import converted, is_liftable, lift, widened
 from hlo_passes.passes.rewriter import Rewriter
-from hlo_passes.passes.scans import LONGEST_ROW, block_of, cut_out
+from hlo_passes.passes.scans import LONGEST_ROW, block_of, slice_axis
 
 _CHOOSING = (Compare, Select, Maximum, Minimum)
 _LOGICAL = (And, Or, Xor, Not)
@@ -88,12 +88,12 @@ def _folded(rewriter: Rewriter, region: Computation, values: list[Value], axis: 
     block = block_of(size)
     count = size // block
     whole = (*shape[:axis], count, block, *shape[axis + 1 :])
-    rows = [rewriter.emit(Reshape(whole), cut_out(rewriter, x, axis, 0, count * block)) for x in values]
+    rows = [rewriter.emit(Reshape(whole), slice_axis(rewriter, x, axis, 0, count * block)) for x in values]
     totals = _last(rewriter, region, rows, axis + 1)
     joined = [rewriter.emit(Reshape((*shape[:axis], count, *shape[axis + 1 :])), total) for total in totals]
     rest = size - count * block
     if rest:
-        tail = [cut_out(rewriter, x, axis, count * block, rest) for x in values]
+        tail = [slice_axis(rewriter, x, axis, count * block, rest) for x in values]
         ends = _folded(rewriter, region, tail, axis)
         joined = [rewriter.emit(Concatenate(axis), x, y) for x, y in zip(joined, ends, strict=True)]
     return _folded(rewriter, region, joined, axis)
@@ -101,4 +101,4 @@ def _folded(rewriter: Rewriter, region: Computation, values: list[Value], axis: 
 
 def _last(rewriter: Rewriter, region: Computation, rows: list[Value], axis: int) -> list[Value]:
     scanned = rewriter.emit_all(Scan(axis), rows, (region,))
-    return [cut_out(rewriter, x, axis, x.type.shape[axis] - 1, 1) for x in scanned]
+    return [slice_axis(rewriter, x, axis, x.type.shape[axis] - 1, 1) for x in scanned]

@@ -1,7 +1,7 @@
 """Find what a computation does several times in a row, and make it one function, called as often.
 
 A loop over layers written in Python arrives unrolled: the same run of instructions, again and again, on other
-values. Such a run is found in the order the program was written in, cut out, and called.
+values. Such a run is found in the order the program was written in, extracted, and called.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hlo_passes.ir import (
 )
 from hlo_passes.ops import Call
 from hlo_passes.passes.base import Pass, map_control_regions
-from hlo_passes.passes.cut import Cut, common_cuts
+from hlo_passes.passes.extracted_runs import ExtractedRun, extract_equal_runs
 from hlo_passes.passes.structure import FreshNames, computation_key
 
 _NEIGHBOURS = 4
@@ -95,15 +95,15 @@ def _outlined(
     for run in _runs(keys.numbers, min_ops, keys.runs):
         start = run.start + _best_offset(computation, run)
         windows = [range(s, s + run.period) for s in range(start, start + run.count * run.period, run.period)]
-        cuts = common_cuts(computation, windows)
-        if len(cuts) > 1:
-            places = _call_locations(cuts)
+        extracted = extract_equal_runs(computation, windows)
+        if len(extracted) > 1:
+            places = _call_locations(extracted)
             bodies = [
-                relocated(cut.computation, functools.partial(Location.below, call=place))
-                for cut, place in zip(cuts, places, strict=True)
+                relocated(piece.computation, functools.partial(Location.below, call=place))
+                for piece, place in zip(extracted, places, strict=True)
             ]
             body = dataclasses.replace(agreed_computation(bodies), name=name())
-            return _with_calls(computation, cuts, places, body, keys), body
+            return _with_calls(computation, extracted, places, body, keys), body
     return None
 
 
@@ -221,41 +221,45 @@ def _best_offset(computation: Computation, run: _Run) -> int:
     return int(np.argmin(crossing))
 
 
-def _call_locations(cuts: list[Cut]) -> list[Location]:
-    """Return where each cut's call is: its first line, and the scope that all its instructions are in.
+def _call_locations(extracted: list[ExtractedRun]) -> list[Location]:
+    """Return where each run's call is: its first line, and the scope that all its instructions are in.
 
     Scopes of all calls have as many names, so that those of the body go on from any.
     """
-    scopes = [shared_scope(i.location for i in cut.instructions) for cut in cuts]
+    scopes = [shared_scope(i.location for i in piece.instructions) for piece in extracted]
     depth = min(map(len, scopes))
     return [
-        dataclasses.replace(_line(cut), scope="/".join(scope[:depth]))
-        for cut, scope in zip(cuts, scopes, strict=True)
+        dataclasses.replace(_line(piece), scope="/".join(scope[:depth]))
+        for piece, scope in zip(extracted, scopes, strict=True)
     ]
 
 
-def _line(cut: Cut) -> Location:
+def _line(piece: ExtractedRun) -> Location:
     """Return the first line that is known, of something in a scope if there is any."""
-    locations = [i.location for i in cut.instructions]
+    locations = [i.location for i in piece.instructions]
     return agreed([each for each in locations if each.scope] or locations).without_scope()
 
 
 def _with_calls(
-    computation: Computation, cuts: list[Cut], places: list[Location], body: Computation, keys: _Keys
+    computation: Computation,
+    extracted: list[ExtractedRun],
+    places: list[Location],
+    body: Computation,
+    keys: _Keys,
 ) -> Computation:
-    """Return the computation with each cut's instructions replaced by a call and what is made again after it."""
+    """Return the computation with each run's instructions replaced by a call and what is made again after it."""
     names = FreshNames(value_names(computation))
     call = Call(body.name, body.result_types)
     replaced: dict[Value, Value] = {}
     made: list[Instruction] = []
     origins: list[int | None] = []
     done = 0
-    for cut, place in zip(cuts, places, strict=True):
-        made += _reading(computation.instructions[done : cut.window.start], replaced)
-        origins += range(done, cut.window.start)
-        made += _call(cut, place, call, names, replaced)
-        origins += [None, *(cut.window[cut.instructions.index(i)] for i in cut.remade)]
-        done = cut.window.stop
+    for piece, place in zip(extracted, places, strict=True):
+        made += _reading(computation.instructions[done : piece.window.start], replaced)
+        origins += range(done, piece.window.start)
+        made += _call(piece, place, call, names, replaced)
+        origins += [None, *(piece.window[piece.instructions.index(i)] for i in piece.remade)]
+        done = piece.window.stop
     made += _reading(computation.instructions[done:], replaced)
     origins += range(done, len(computation.instructions))
     keys.follow(origins)
@@ -264,14 +268,14 @@ def _with_calls(
 
 
 def _call(
-    cut: Cut, location: Location, call: Call, names: FreshNames, replaced: dict[Value, Value]
+    piece: ExtractedRun, location: Location, call: Call, names: FreshNames, replaced: dict[Value, Value]
 ) -> Iterator[Instruction]:
-    """Yield a call in place of a cut, then what stands for values that the call does not return itself."""
-    operands = tuple(replaced.get(value, value) for value in cut.operands)
-    results = tuple(Value(names.new(), value.type) for value in cut.results)
-    replaced.update(zip(cut.results, results, strict=True))
+    """Yield a call in place of a run, then what stands for values that the call does not return itself."""
+    operands = tuple(replaced.get(value, value) for value in piece.operands)
+    results = tuple(Value(names.new(), value.type) for value in piece.results)
+    replaced.update(zip(piece.results, results, strict=True))
     yield Instruction(call, operands, results, (), location)
-    for instruction in cut.remade:
+    for instruction in piece.remade:
         again = tuple(Value(names.new(), value.type) for value in instruction.results)
         (reading,) = _reading((instruction,), replaced)
         remade = dataclasses.replace(reading, results=again)

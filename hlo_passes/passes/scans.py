@@ -38,14 +38,14 @@ def scan_in_blocks(instruction: Instruction, rewriter: Rewriter) -> Sequence[Val
     inner = rewriter.emit_all(Scan(d + 1, op.reverse), blocks, (region,))
     last = 0 if op.reverse else block - 1
     totals = [
-        rewriter.emit(Reshape((*shape[:d], count, *shape[d + 1 :])), cut_out(rewriter, x, d + 1, last, 1))
+        rewriter.emit(Reshape((*shape[:d], count, *shape[d + 1 :])), slice_axis(rewriter, x, d + 1, last, 1))
         for x in inner
     ]
     before = rewriter.emit_all(Scan(d, op.reverse), totals, (region,))
     joined = _joined(rewriter, region, before, inner, op)
     full = (*shape[:d], count * block, *shape[d + 1 :])
     first = rest if op.reverse else 0
-    return [cut_out(rewriter, rewriter.emit(Reshape(full), x), d, first, shape[d]) for x in joined]
+    return [slice_axis(rewriter, rewriter.emit(Reshape(full), x), d, first, shape[d]) for x in joined]
 
 
 def block_of(size: int) -> int:
@@ -62,7 +62,7 @@ def _joined(
     shifted: list[Value] = []
     for x in before:
         moved = pad(rewriter, x, d, *((0, 1) if op.reverse else (1, 0)))
-        moved = cut_out(rewriter, moved, d, 1 if op.reverse else 0, shape[d])
+        moved = slice_axis(rewriter, moved, d, 1 if op.reverse else 0, shape[d])
         shifted.append(rewriter.emit(BroadcastInDim(shape, dimensions), moved))
     combined = lift(rewriter, region, (*inner, *shifted) if op.reverse else (*shifted, *inner))
     counter = rewriter.emit(Iota(TensorType(shape, "i32"), d))
@@ -82,7 +82,7 @@ def pad(rewriter: Rewriter, value: Value, axis: int, low: int, high: int, fill: 
     return rewriter.emit(Pad(before, behind, nothing), value, filling)
 
 
-def cut_out(rewriter: Rewriter, value: Value, axis: int, start: int, count: int, stride: int = 1) -> Value:
+def slice_axis(rewriter: Rewriter, value: Value, axis: int, start: int, count: int, stride: int = 1) -> Value:
     """Return ``count`` elements along one axis from ``start`` on, ``stride`` apart; itself when these are all."""
     shape = value.type.shape
     if (start, count, stride) == (0, shape[axis], 1):

@@ -50,7 +50,7 @@ class ScatterReductions(LocalPass):
             slices = found.of(instruction)
             if slices:
                 (result,) = slices[0].results
-                scatter = ReduceScatter(op.groups, _cut_dimension(slices[0]))
+                scatter = ReduceScatter(op.groups, _scattered_dimension(slices[0]))
                 scattered[instruction] = dataclasses.replace(instruction, op=scatter, results=(result,))
                 renamed |= {each.results[0]: result for each in slices[1:]}
                 dropped.update(slices)
@@ -93,7 +93,7 @@ class _OwnSlices:
             found.append(reader)
         if len({each.op for each in found}) != 1:
             return []
-        dimension = _cut_dimension(found[0])
+        dimension = _scattered_dimension(found[0])
         chunk, rest = divmod(result.type.shape[dimension], size) if dimension >= 0 else (0, 1)
         if rest or found[0].results[0].type.shape[dimension] != chunk:
             return []
@@ -137,7 +137,7 @@ class _OwnSlices:
         return list(order)
 
 
-def _cut_dimension(instruction: Instruction) -> int:
+def _scattered_dimension(instruction: Instruction) -> int:
     """Return the one dimension in which a slice is smaller than what it is of; -1 where there are none or several."""
     whole, part = instruction.operand_types[0].shape, instruction.results[0].type.shape
     cut = [d for d, (n, k) in enumerate(zip(whole, part, strict=True)) if n != k]

@@ -30,9 +30,9 @@ from hlo_passes.ops import (
 from hlo_passes.passes.folding import Folding, Geometry
 from hlo_passes.passes.lifting import is_liftable, lift
 from hlo_passes.passes.rewriter import Rewriter
-from hlo_passes.passes.scans import cut_out, pad
+from hlo_passes.passes.scans import pad, slice_axis
 
-MANY_TURNS = 32
+MANY_ROUNDS = 32
 """Windows that may cover an element, up to which it looks at each of them."""
 
 
@@ -72,12 +72,12 @@ def collect_selected(instruction: Instruction, rewriter: Rewriter) -> Sequence[V
         return [total]
     own = _flat_index(rewriter, shape)
     position = _selected(rewriter, operand, own, select, windows)
-    turns = [_turns(g) for g in windows]
-    if math.prod(map(len, turns)) > MANY_TURNS:
+    rounds = [_rounds(g) for g in windows]
+    if math.prod(map(len, rounds)) > MANY_ROUNDS:
         return [_looked_up(rewriter, total, position, source, scatter)]
-    for turn in itertools.product(*turns):
+    for round_ in itertools.product(*rounds):
         where, value = (
-            _of_windows(rewriter, x, windows, turn, fill) for x, fill in ((position, -1), (source, 0))
+            _of_windows(rewriter, x, windows, round_, fill) for x, fill in ((position, -1), (source, 0))
         )
         (combined,) = lift(rewriter, scatter, (total, value))
         here = rewriter.emit(Compare("EQ"), where, own)
@@ -132,7 +132,7 @@ def _better(select: Computation) -> Computation:
     return builder.build(builder.add(Select(), stays, a, b), builder.add(Select(), stays, here, there))
 
 
-def _turns(g: Geometry) -> range:
+def _rounds(g: Geometry) -> range:
     """Return what to count along one axis so that windows are met in order.
 
     That is the windows themselves, or how far a window lies before the last that may cover an element,
@@ -143,17 +143,17 @@ def _turns(g: Geometry) -> range:
 
 
 def _of_windows(
-    rewriter: Rewriter, x: Value, windows: Sequence[Geometry], turn: Sequence[int], fill: int
+    rewriter: Rewriter, x: Value, windows: Sequence[Geometry], round_: Sequence[int], fill: int
 ) -> Value:
-    """Return for every element what ``x`` holds for the window that ``turn`` counts, see ``_turns``.
+    """Return for every element what ``x`` holds for the window that ``round_`` counts, see ``_rounds``.
 
     Where that window does not exist it is ``fill``.
     """
-    for axis, (g, count) in enumerate(zip(windows, turn, strict=True)):
+    for axis, (g, count) in enumerate(zip(windows, round_, strict=True)):
         if g.is_trivial:
             continue
-        if _turns(g).step > 0:
-            x = _repeated(rewriter, cut_out(rewriter, x, axis, count, 1), axis, g.size)
+        if _rounds(g).step > 0:
+            x = _repeated(rewriter, slice_axis(rewriter, x, axis, count, 1), axis, g.size)
             continue
         x = _repeated(rewriter, x, axis, g.stride)
         first = g.low - count * g.stride

@@ -1,15 +1,18 @@
 """The calibration card: rows and scores as text, or as plain data for JSON."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ipuxla.calibration.fitted import fitted
 from ipuxla.calibration.held_out import LEVEL, held_out, intervals
 from ipuxla.calibration.predict import Row
 from ipuxla.calibration.records import BadRecord
 from ipuxla.calibration.score import Score, score
+from tiles.files import JsonObject
 
 APART = ("bound", "simulator", "time to train", "other evidence")
 SCHEMA = "ipuxla.calibration/1"
@@ -28,7 +31,7 @@ def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found | {name: [row for row in counted if row.record.family == name] for name in families}
 
 
-def as_data(rows: Sequence[Row], bad: Sequence[BadRecord]) -> dict[str, Any]:
+def as_data(rows: Sequence[Row], bad: Sequence[BadRecord]) -> JsonObject:
     """Return everything as plain data."""
     scores = {name: _score_data(score(group)) for name, group in groups(rows).items()}
     return {
@@ -51,14 +54,14 @@ def without_family(rows: Sequence[Row]) -> dict[str, Score]:
     return {name: score([row for row in modelled if row.record.family != name]) for name in families}
 
 
-def _held_out_data(rows: Sequence[Row]) -> dict[str, Any]:
+def _held_out_data(rows: Sequence[Row]) -> JsonObject:
     """Return how often intervals learnt from other sources hold, and those that all sources teach."""
     inside, total = held_out(scored(rows))
     learnt = {kind: [each.low, each.high] for kind, each in intervals(scored(rows)).items()}
     return {"level": LEVEL, "inside": inside, "rows": total, "intervals": learnt}
 
 
-def _score_data(value: Score) -> dict[str, Any]:
+def _score_data(value: Score) -> JsonObject:
     return {
         "rows": value.rows,
         "modelled": value.modelled,
@@ -70,7 +73,7 @@ def _score_data(value: Score) -> dict[str, Any]:
     }
 
 
-def _row_data(row: Row) -> dict[str, Any]:
+def _row_data(row: Row) -> JsonObject:
     record = row.record
     return {
         "id": record.id,

@@ -28,7 +28,7 @@ class Figure:
     cycles: float
     low: float
     high: float
-    basis_cycles: dict[str, float] = field(default_factory=dict)
+    basis_cycles: dict[str, float] = field(default_factory=dict[str, float])
 
     def __add__(self, other: Figure) -> Figure:
         """Return both one after another."""
@@ -79,7 +79,6 @@ def figure(
 def _step(cost: StepCost, parts: Sequence[str], mean: bool, target: Target) -> Figure:
     copies = copy_cycles(cost.traffic, target)
     tiles = {COMPUTE: cost.tile_compute_cycles - copies, REARRANGE: copies}
-    of_tiles = (lambda x: float(np.mean(x))) if mean else (lambda x: float(np.max(x, initial=0)))
     found = {
         COMPUTE: _computed(cost.vertex_parts),
         REARRANGE: _computed(cost.copy_parts),
@@ -92,7 +91,7 @@ def _step(cost: StepCost, parts: Sequence[str], mean: bool, target: Target) -> F
     for part in parts:
         each = found[part]
         if part in tiles:  # of the tiles that a publication speaks of, in proportion to the slowest one
-            cycles = of_tiles(tiles[part])
+            cycles = float(np.mean(tiles[part]) if mean else np.max(tiles[part], initial=0))
             each = (
                 each.times(cycles / each.cycles)
                 if each.cycles

@@ -1,15 +1,17 @@
 """Kernels of one tile, streams through its memory, exchange phases and syncs."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from ipuxla._jax_compat import Function
 from ipuxla.calibration.figures import COMPUTE, EXCHANGE, REARRANGE, SYNC, Figure, figure
 from ipuxla.calibration.parameters import DTYPES, NotModelled
 from ipuxla.calibration.records import Record
@@ -46,9 +48,7 @@ def scalar(target: Target, dtype: str) -> Target:
     return compiled_from_c(target, float_vector_width=1, half_vector_width=1, data_path_bytes=itemsize(dtype))
 
 
-def _on_a_tile(
-    record: Record, function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct, built: str
-) -> Work:
+def _on_a_tile(record: Record, function: Function, *arguments: jax.ShapeDtypeStruct, built: str) -> Work:
     executable = compiled(function, machine(record, num_tiles=1), *arguments)
     return work_of(record, executable, f"{built} on one tile", WHOLE_KERNEL)
 
@@ -74,7 +74,7 @@ def elementwise(record: Record) -> Work:
 
 def _elementwise_function(
     words: str, x: jax.ShapeDtypeStruct, one: jax.ShapeDtypeStruct
-) -> tuple[Callable[..., Any], tuple[jax.ShapeDtypeStruct, ...], str]:
+) -> tuple[Function, tuple[jax.ShapeDtypeStruct, ...], str]:
     """Return the function that a record's words name, its arguments, and what it is called."""
     if "gelu" in words:
         return partial(jax.nn.gelu, approximate="erf" not in words), (x,), "gelu"

@@ -1,12 +1,15 @@
 """Networks: transformers that others have run on an IPU, whole or in part."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -119,14 +122,16 @@ def encoder(sizes: Encoder, target: Target) -> Executable:
     return compiled(partial(run_layers, sizes), target, tokens, [each] * own)
 
 
-def run_layers(sizes: Encoder, x: jax.Array, layers: Any) -> jax.Array:
+def run_layers(sizes: Encoder, x: jax.Array, layers: Sequence[dict[str, jax.Array]]) -> jax.Array:
     """Return tokens after all layers."""
     for number in range(sizes.layers):
         x = layer(x, layers[0 if sizes.shares_layers else number], sizes)
     return x
 
 
-def tower(sizes: Encoder, images: jax.Array, layers: Any, p: dict[str, jax.Array]) -> jax.Array:
+def tower(
+    sizes: Encoder, images: jax.Array, layers: Sequence[dict[str, jax.Array]], p: dict[str, jax.Array]
+) -> jax.Array:
     """Return an embedding ``[batch, width]`` of images: patches, layers, and a head that pools by attention.
 
     Source: Zhai et al., "Scaling Vision Transformers", arXiv:2106.04560 (the head, MAP); SigLIP, arXiv:2303.15343.

@@ -1,11 +1,13 @@
 """Parameters of a record: the one place that knows how publications spell sizes and dtypes."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 DTYPES = {
     "f32": "float32",
@@ -76,10 +78,10 @@ class MissingParameter(Exception):
 class Parameters:
     """The parameters of a record, as its file spells them."""
 
-    given: Mapping[str, Any]
+    given: Mapping[str, str | float]
 
     @staticmethod
-    def fault(given: Mapping[str, Any]) -> str | None:
+    def fault(given: Mapping[str, object]) -> str | None:
         """Return what is wrong with parameters whatever the program, None if nothing is."""
         for name, value in given.items():
             if not isinstance(name, str) or isinstance(value, (dict, list)) or value is None:
@@ -91,7 +93,7 @@ class Parameters:
                 return f"unknown dtype {given[alias]!r} of parameter {alias!r}"
         return None
 
-    def raw(self, name: str) -> Any:
+    def raw(self, name: str) -> str | float | None:
         """Return a parameter as spelled, None if the record does not state it."""
         return next((self.given[alias] for alias in NAMES.get(name, (name,)) if alias in self.given), None)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -70,8 +70,8 @@ def by_poplibs(
     result into another order, for which it counts 4 bytes a cycle of exchange and copies element by element
     (lib/poplin/ConvModel.cpp), though operands that are created for the plan lie right from the start.
     """
-    options: dict[str, Any] = {"partials": partials, "batch": batch, "may_swap": False}
-    left, right = product(target, n, k, m, dtype, **options), product(target, m, k, n, dtype, **options)
+    build = functools.partial(product, target, dtype=dtype, partials=partials, batch=batch, may_swap=False)
+    left, right = build(n, k, m), build(m, k, n)
     size = itemsize(dtype)
     tile_bytes = batch * (m * k + k * n + m * n) * size / target.num_tiles
     moved = tile_bytes / target.exchange_bytes_per_cycle + tile_bytes * 5 / (4 * size)

@@ -5,16 +5,19 @@ A record says what was run (``family``, ``what``, ``params``), on what (``target
 ``BadRecord`` with one line of reason; the others stay.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ipuxla.calibration.parameters import Parameters
 from ipuxla.errors import InvalidOption
+from tiles.files import JsonObject
 
 FIELDS = ("id", "family", "target", "params", "metric", "value", "unit", "source", "evidence")
 """What every record states; ``what`` and ``note`` are texts that it may leave out."""
@@ -142,11 +145,11 @@ def read_records(text: str, known_families: frozenset[str]) -> tuple[list[Record
             bad.append(BadRecord(where, reason))
             continue
         seen.add(where)
-        good.append(_record(entry))
+        good.append(_record(dict(entry)))
     return good, bad
 
 
-def _fault(entry: Any, known_families: frozenset[str]) -> str | None:
+def _fault(entry: object, known_families: frozenset[str]) -> str | None:
     """Return what is wrong with a record, None if nothing is."""
     if not isinstance(entry, Mapping):
         return f"expected an object, got {type(entry).__name__}"
@@ -186,7 +189,7 @@ def unit_of(unit: str) -> str | None:
     return bare if bare in known else None
 
 
-def _record(entry: Mapping[str, Any]) -> Record:
+def _record(entry: JsonObject) -> Record:
     return Record(
         entry["id"],
         entry["family"],

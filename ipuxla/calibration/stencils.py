@@ -1,10 +1,12 @@
 """Convolutions and stencils over images, and lattices."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ import numpy as np
 from ipuxla.calibration.figures import ALL, COMPUTE, EXCHANGE, NOTHING, REARRANGE, SYNC, Figure
 from ipuxla.calibration.parameters import MissingParameter, NotModelled
 from ipuxla.calibration.records import Record
-from ipuxla.calibration.work import Work, compiled, compiled_from_c, machine, shaped, work_of
+from ipuxla.calibration.work import Counted, Work, compiled, compiled_from_c, machine, shaped, work_of
 from tiles.compiler import Executable
 from tiles.numerics.dtypes import itemsize
 from tiles.target import LinkPhase, System, Target, exchange_phase, find_machine
@@ -242,7 +244,7 @@ def _lattice(record: Record) -> Work:
         lattice_step, compiled_from_c(machine(record)), shaped((9, height, width), "float32")
     )
     cells = float(height * width)
-    known: dict[str, Any] = {"flops": p.real("flops_per_cell") * cells, "items": cells}
+    known: Counted = {"flops": p.real("flops_per_cell") * cells, "items": cells}
     if p.has("bytes_per_cell"):
         known["size_bytes"] = p.real("bytes_per_cell") * cells
     parts = (COMPUTE,) if "compute" in record.what.lower() else (ALL,)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict, Unpack
 
 import jax
 
 import ipuxla.api
+from ipuxla._jax_compat import Function, Tree
 from ipuxla.calibration.figures import ALL, Figure, figure
 from ipuxla.calibration.records import Record
 from tiles.compiler import Executable, compile_graph
@@ -39,16 +40,25 @@ class Work:
     is_plain: bool = False
 
 
+class Counted(TypedDict, total=False):
+    """What a publication counts of a run; ``Work`` says what each is."""
+
+    flops: float | None
+    size_bytes: float | None
+    items: float | None
+    is_plain: bool
+
+
 Builder = Callable[[Record], Work]
 
 
-def machine(record: Record, **changes: Any) -> Target:
+def machine(record: Record, **changes: float) -> Target:
     """Return the machine of a record."""
     target = Target.named(record.target)
     return target.replace(**changes) if changes else target
 
 
-def compiled_from_c(target: Target, **changes: Any) -> Target:
+def compiled_from_c(target: Target, **changes: float) -> Target:
     """Return the machine as code compiled from C++ uses it, with other changes: one access to memory an instruction.
 
     Such code packs no pointers, so it has none of the instructions that make several accesses, nor the loops that the
@@ -62,7 +72,7 @@ def shaped(shape: Sequence[int], dtype: str) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
-def compiled(function: Callable[..., Any], target: Target, *arguments: Any) -> Executable:
+def compiled(function: Function, target: Target, *arguments: Tree) -> Executable:
     """Return a JAX function's program, as ``ipuxla.jit`` compiles it; it may need more memory than there is."""
     return ipuxla.api.jit(function, target=target, check_memory=False).lower(*arguments).compile().executable
 
@@ -73,7 +83,11 @@ def compiled_graph(graph: Graph) -> Executable:
 
 
 def work_of(
-    record: Record, executable: Executable, built: str, parts: Sequence[str] = (ALL,), **known: Any
+    record: Record,
+    executable: Executable,
+    built: str,
+    parts: Sequence[str] = (ALL,),
+    **known: Unpack[Counted],
 ) -> Work:
     """Return the work of a program of which some parts count."""
     mean = "average" in record.what

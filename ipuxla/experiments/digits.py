@@ -4,13 +4,15 @@ Beside it the same run under plain ``jax.jit``; at the end what a step costs, wh
 the files of the run lie.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -18,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import ipuxla
+from ipuxla._jax_compat import Tree
 from ipuxla.errors import InvalidOption
 from ipuxla.experiments.data import Dataset, load_digits
 from ipuxla.experiments.models import MODELS, Model
@@ -32,6 +35,7 @@ from ipuxla.experiments.summary import (
     write_files,
 )
 from ipuxla.experiments.training import Predict, Schedule, Step, accuracy, make_step, train
+from ipuxla.options import TargetChoices
 
 DONATED = (0, 1)
 """A step replaces its parameters and the optimizer's state, so they need no second place in tile memory."""
@@ -50,12 +54,12 @@ class Job:
     step: Step
     sizes: tuple[int, ...]
 
-    def start(self) -> tuple[Any, Any]:
+    def start(self) -> tuple[Tree, Tree]:
         """Return the first parameters and the optimizer's first state."""
         params = self.model.init(jax.random.key(self.schedule.seed), self.sizes)
         return params, self.optimizer.init(params)
 
-    def first_arguments(self) -> tuple[Any, ...]:
+    def first_arguments(self) -> tuple[Tree, ...]:
         """Return the arguments of the first step."""
         return (*self.start(), *next(self.schedule.batches(self.data)))
 
@@ -105,7 +109,7 @@ def run_digits(settings: Settings) -> None:
     """
     console = Console()
     job = make_job(settings)
-    machine_options: dict[str, Any] = {
+    machine_options: TargetChoices = {
         "target": settings.target,
         "engine": settings.engine,
         "check_memory": settings.check_memory,
@@ -142,7 +146,7 @@ def run_digits(settings: Settings) -> None:
     show(console, "written:\n" + "\n".join(f"  {path}" for path in written))
 
 
-def data_parallel(settings: Settings) -> dict[str, Any]:
+def data_parallel(settings: Settings) -> Mapping[str, Tree]:
     """Return the shardings of a step over several IPUs: each has its rows of a batch, and all of the parameters.
 
     Raises:

@@ -1,5 +1,8 @@
 """Models in plain JAX: parameters are a pytree, a model a function of them. Nothing here knows of an IPU."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import math

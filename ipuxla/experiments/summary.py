@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from typing import Any
 
-import jax
 import numpy as np
 from rich.console import Console
 
+from ipuxla._jax_compat import Tree, tree_leaves
 from ipuxla.errors import IpuError
 from ipuxla.experiments.settings import Settings
 from ipuxla.runtime import Compiled
 from tiles import files
+from tiles.files import JsonObject
 
 COMPARED_STEPS = 20
 """Losses of the first steps must agree with ``jax.jit``; later ones drift apart as rounding feeds back."""
@@ -73,13 +73,13 @@ def show_outcomes(console: Console, emulated: Outcome, native: Outcome | None) -
     show(console, "\n" + "\n".join(lines) + "\n")
 
 
-def require_same_words(console: Console, engine: str, words: Any, expected: Any) -> None:
+def require_same_words(console: Console, engine: str, words: Tree, expected: Tree) -> None:
     """Print how many words an engine computed as the HLO module says.
 
     Raises:
       WordsDiffer: some differ.
     """
-    pairs = list(zip(jax.tree.leaves(words), jax.tree.leaves(expected), strict=True))
+    pairs = list(zip(tree_leaves(words), tree_leaves(expected), strict=True))
     total = sum(ours.size for ours, _ in pairs)
     wrong = sum(int(np.count_nonzero(np.asarray(ours) != np.asarray(theirs))) for ours, theirs in pairs)
     if wrong:
@@ -96,7 +96,7 @@ def write_files(
     folder: pathlib.Path,
     settings: Settings,
     compiled: Compiled,
-    example: tuple[Any, ...],
+    example: tuple[Tree, ...],
     outcomes: dict[str, Outcome],
 ) -> list[pathlib.Path]:
     """Write the run's results, the compiled step and its report; return the paths.
@@ -115,7 +115,7 @@ def write_files(
     return [results, program, *compiled.report(folder, *example)]
 
 
-def _results(settings: Settings, outcomes: dict[str, Outcome]) -> dict[str, Any]:
+def _results(settings: Settings, outcomes: dict[str, Outcome]) -> JsonObject:
     """Return the results of a run as JSON types."""
     chosen = dataclasses.asdict(dataclasses.replace(settings, target=settings.target))
     chosen |= {"target": settings.target.name, "output_dir": str(settings.output_dir)}

@@ -1,23 +1,26 @@
 """The training loop: one function per step, whoever compiled it: an IPU and ``jax.jit`` run the same."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import numpy as np
 
+from ipuxla._jax_compat import Datum, Tree
 from ipuxla.experiments.data import Dataset
 from ipuxla.experiments.optimizers import Optimizer
 
-Step = Callable[[Any, Any, Any, Any], tuple[Any, Any, jax.Array]]
+Step = Callable[[Tree, Tree, Datum, Datum], tuple[Tree, Tree, jax.Array]]
 """(parameters, optimizer state, images, labels) -> (parameters, optimizer state, loss)."""
-Loss = Callable[[Any, Any, Any], jax.Array]
+Loss = Callable[[Tree, Datum, Datum], jax.Array]
 """(parameters, images, labels) -> loss."""
-Predict = Callable[[Any, Any], jax.Array]
+Predict = Callable[[Tree, Datum], jax.Array]
 """(parameters, images) -> scores ``[batch, classes]``."""
 
 
@@ -50,8 +53,8 @@ class TrainingRun:
       seconds: time on the host.
     """
 
-    params: Any
-    state: Any
+    params: Tree
+    state: Tree
     losses: np.ndarray
     seconds: float
 
@@ -59,7 +62,9 @@ class TrainingRun:
 def make_step(loss: Loss, optimizer: Optimizer) -> Step:
     """Return one training step: forward, gradient and update in a single function."""
 
-    def training_step(params: Any, state: Any, images: Any, labels: Any) -> tuple[Any, Any, jax.Array]:
+    def training_step(
+        params: Tree, state: Tree, images: Datum, labels: Datum
+    ) -> tuple[Tree, Tree, jax.Array]:
         value, grads = jax.value_and_grad(loss)(params, images, labels)
         params, state = optimizer.update(grads, state, params)
         return params, state, value
@@ -69,8 +74,8 @@ def make_step(loss: Loss, optimizer: Optimizer) -> Step:
 
 def train(
     step: Step,
-    params: Any,
-    state: Any,
+    params: Tree,
+    state: Tree,
     data: Dataset,
     schedule: Schedule,
     on_step: Callable[[jax.Array], None] = lambda loss: None,
@@ -95,7 +100,7 @@ def train(
     return TrainingRun(params, state, np.asarray(losses, np.float32), time.perf_counter() - start)
 
 
-def accuracy(predict: Predict, params: Any, data: Dataset) -> float:
+def accuracy(predict: Predict, params: Tree, data: Dataset) -> float:
     """Return the share of test rows whose highest score is that of their label."""
     scores = np.asarray(predict(params, data.test.images))
     return float(np.mean(np.argmax(scores, axis=-1) == data.test.labels))

@@ -1,12 +1,15 @@
-"""Shardings that a program might have: which dimensions of its arguments belong together, and which axes cut them.
+"""Shardings that a program might have: which dimensions of its arguments belong together, and which axes shard them.
 
-A *cut* is a set of dimensions of arguments that are divided together: Shardy's propagation from one of them finds the
+A *split* is a set of dimensions of arguments that are divided together: Shardy's propagation from one of them finds the
 others (a batch and its labels; the columns of one matrix and the rows of the next, with their momentum). Of a network's
-equal layers the cuts are one. A mesh is filled cut by cut, the most useful one first: each is tried along every axis, and
+equal layers the splits are one. A mesh is filled split by split, the most useful one first: each is tried along every axis, and
 stays where the program gets cheaper, or fits better. Everything that was tried is a candidate.
 
 Nothing here depends on time or on an order of sets: the same program has the same candidates.
 """
+
+# pyright: standard
+# (it calls functions that their packages leave untyped)
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ import base64
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ipuxla.errors import Unsupported
+from ipuxla.frontend._jax_compat import mlir
 from ipuxla.frontend._jax_compat.clients import MAX_DEVICES
 from ipuxla.frontend._jax_compat.shardy import (
     ArrayAxes,
@@ -31,8 +35,8 @@ from ipuxla.sharding import Mesh
 from tiles import isolated
 from tiles.target import System
 
-MOST_CUTS = 6
-"""Cuts that are combined."""
+MOST_SPLITS = 6
+"""Splits that are combined."""
 MOST_SEEDS = 48
 """Dimensions from which propagation is followed."""
 MOST_OPERATIONS = 100_000
@@ -40,7 +44,7 @@ MOST_OPERATIONS = 100_000
 TRIALS = (20, 96)
 """Shardings that are priced, at least and at most; between them as many as operations allow."""
 
-Cut = tuple[tuple[int, int], ...]
+Split = tuple[tuple[int, int], ...]
 """Dimensions of arguments: number of the argument, and of the dimension."""
 
 
@@ -49,7 +53,7 @@ class Candidate(NamedTuple):
 
     Args:
       mesh: names and sizes of axes; none for one IPU.
-      inputs: how each argument is cut.
+      inputs: how each argument is sharded.
       price: by the closed form.
     """
 
@@ -64,7 +68,7 @@ class Candidate(NamedTuple):
 
 
 def find_candidates(
-    source: Any, system: System, donated: Collection[int] = (), untrusted: bool = False
+    source: mlir.Source, system: System, donated: Collection[int] = (), untrusted: bool = False
 ) -> list[Candidate]:
     """Return shardings of a program, the most promising first; one IPU is among them.
 
@@ -77,7 +81,7 @@ def find_candidates(
     Raises:
       Unsupported: the child process ends.
     """
-    if not untrusted:
+    if not untrusted or not isinstance(source, str | bytes):
         return _Search(source, system, donated).candidates()
     blob = source.encode(errors="surrogatepass") if isinstance(source, str) else source
     request = {
@@ -113,7 +117,7 @@ def find_for_another(request: bytes) -> bytes:
 
 
 class _Search:
-    def __init__(self, source: Any, system: System, donated: Collection[int]) -> None:
+    def __init__(self, source: mlir.Source, system: System, donated: Collection[int]) -> None:
         self.source, self.system, self.donated = source, system, donated
         self.types = argument_types(source)
         operations = max(1, count_operations(source))
@@ -128,18 +132,18 @@ class _Search:
         if program.names & COLLECTIVES.keys():  # among the one device there is, not among those of a mesh
             return [single]
         self.found[(), whole] = single
-        cuts = self._cuts()
-        ranked: list[Cut] = []
+        splits = self._splits()
+        ranked: list[Split] = []
         for sizes in _meshes(self.system.num_ipus):
             mesh = tuple(zip(_NAMES[len(sizes)], sizes, strict=True))
             trial = self._trial(mesh)
             if not ranked:
-                alone_each = [(self._rank(trial(((cut, mesh[0][0]),))), cut) for cut in cuts]
-                ranked = [cut for _, cut in sorted(alone_each)[:MOST_CUTS]]
+                alone_each = [(self._rank(trial(((split, mesh[0][0]),))), split) for split in splits]
+                ranked = [split for _, split in sorted(alone_each)[:MOST_SPLITS]]
             self._fill(mesh, ranked, trial)
         return sorted(self.found.values(), key=self._rank)
 
-    def _rank(self, candidate: Candidate | None) -> tuple[Any, ...]:
+    def _rank(self, candidate: Candidate | None) -> tuple[object, ...]:
         """Return what orders candidates: what does not fit comes last, then cycles, then fewer IPUs."""
         if candidate is None:
             return (math.inf,)
@@ -147,11 +151,15 @@ class _Search:
         size = candidate.num_devices, len(candidate.mesh)
         return excess, candidate.price.cycles, *size, candidate.mesh, candidate.inputs
 
-    def _trial(self, mesh: Mesh) -> Callable[[tuple[tuple[Cut, str], ...]], Candidate | None]:
-        """Return what prices cuts along axes of a mesh; None for what cannot be, or where enough was tried."""
-        pricing, sizes, known = Pricing(self.system, mesh), dict(mesh), dict[Any, Candidate | None]()
+    def _trial(self, mesh: Mesh) -> Callable[[tuple[tuple[Split, str], ...]], Candidate | None]:
+        """Return what prices splits along axes of a mesh; None for what cannot be, or where enough was tried."""
+        pricing, sizes, known = (
+            Pricing(self.system, mesh),
+            dict(mesh),
+            dict[tuple[tuple[Split, str], ...], Candidate | None](),
+        )
 
-        def trial(chosen: tuple[tuple[Cut, str], ...]) -> Candidate | None:
+        def trial(chosen: tuple[tuple[Split, str], ...]) -> Candidate | None:
             if chosen not in known:
                 said = self._said(chosen, sizes)
                 known[chosen] = None if said is None or not self.trials else self._priced(mesh, said, pricing)
@@ -159,19 +167,21 @@ class _Search:
 
         return trial
 
-    def _said(self, chosen: Sequence[tuple[Cut, str]], sizes: dict[str, int]) -> dict[int, ArrayAxes] | None:
-        """Return how arguments are cut; None where a size is not divided, or nothing can be cut so."""
+    def _said(
+        self, chosen: Sequence[tuple[Split, str]], sizes: dict[str, int]
+    ) -> dict[int, ArrayAxes] | None:
+        """Return how arguments are sharded; None where a size is not divided, or nothing can be sharded so."""
         found: dict[int, list[list[str]]] = {}
-        for cut, axis in chosen:
-            is_cut = False
-            for number, dim in cut:
+        for split, axis in chosen:
+            is_split = False
+            for number, dim in split:
                 shape, _ = self.types[number]
                 own = found.setdefault(number, [[] for _ in shape])
                 parts = math.prod(sizes[name] for name in own[dim]) * sizes[axis]
                 if not any(axis in names for names in own) and shape[dim] % parts == 0:
                     own[dim].append(axis)
-                    is_cut = True
-            if not is_cut:
+                    is_split = True
+            if not is_split:
                 return None
         return {number: tuple(map(tuple, own)) for number, own in found.items()}
 
@@ -196,25 +206,25 @@ class _Search:
             self.found.setdefault((mesh, inputs), candidate)
         return candidate
 
-    def _fill(self, mesh: Mesh, cuts: Sequence[Cut], trial: Callable[..., Candidate | None]) -> None:
-        """Try cuts one after the other along the axes of a mesh, and keep what makes it better."""
-        chosen: tuple[tuple[Cut, str], ...] = ()
+    def _fill(self, mesh: Mesh, splits: Sequence[Split], trial: Callable[..., Candidate | None]) -> None:
+        """Try splits one after the other along the axes of a mesh, and keep what makes it better."""
+        chosen: tuple[tuple[Split, str], ...] = ()
         best: Candidate | None = None
-        for cut in cuts:
-            tried = [(self._rank(trial((*chosen, (cut, axis)))), axis) for axis, _ in mesh]
+        for split in splits:
+            tried = [(self._rank(trial((*chosen, (split, axis)))), axis) for axis, _ in mesh]
             rank, axis = min(tried)
             if rank < self._rank(best):
-                chosen = (*chosen, (cut, axis))
+                chosen = (*chosen, (split, axis))
                 best = trial(chosen)
 
     # --- which dimensions belong together
 
-    def _cuts(self) -> list[Cut]:
-        """Return the cuts of the arguments, those of the most bytes first."""
+    def _splits(self) -> list[Split]:
+        """Return the splits of the arguments, those of the most bytes first."""
         sizes = [math.prod(shape) * element_bytes(type_) for shape, type_ in self.types]
         order = sorted(range(len(sizes)), key=lambda number: (-sizes[number], number))
         known: set[tuple[int, int]] = set()
-        cuts: list[Cut] = []
+        splits: list[Split] = []
         seeds = 0
         for number in order:
             shape = self.types[number][0]
@@ -222,14 +232,14 @@ class _Search:
                 if (number, dim) in known or size < 2 or seeds >= MOST_SEEDS:
                     continue
                 seeds += 1
-                cut = self._cut_of(number, dim)
-                known.update(cut)
-                cuts.append(self._repeated(cut, known))
-        merged = _merged(cuts, self.types)
-        return sorted(merged, key=lambda cut: (-sum(sizes[number] for number, _ in cut), cut))
+                split = self._split_of(number, dim)
+                known.update(split)
+                splits.append(self._repeated(split, known))
+        merged = _merged(splits, self.types)
+        return sorted(merged, key=lambda split: (-sum(sizes[number] for number, _ in split), split))
 
-    def _cut_of(self, number: int, dim: int) -> Cut:
-        """Return the dimensions that are cut where one is."""
+    def _split_of(self, number: int, dim: int) -> Split:
+        """Return the dimensions that are split where one is."""
         shape = self.types[number][0]
         axes = tuple(("two",) if each == dim else () for each in range(len(shape)))
         try:
@@ -239,16 +249,16 @@ class _Search:
         found = {(n, d) for n, own in enumerate(inputs) for d, names in enumerate(own) if names}
         return tuple(sorted({*found, (number, dim)}))
 
-    def _repeated(self, cut: Cut, known: set[tuple[int, int]]) -> Cut:
-        """Return a cut together with those of equal layers: the same dimensions of arguments so many further on.
+    def _repeated(self, split: Split, known: set[tuple[int, int]]) -> Split:
+        """Return a split together with those of equal layers: the same dimensions of arguments so many further on.
 
-        That they are alike is a guess by their types. It is no more than a candidate: prices are of what is really cut.
+        That they are alike is a guess by their types. It is no more than a candidate: prices are of what is really sharded.
         """
-        found, taken = list(cut), {number for number, _ in cut}
-        last = max(number for number, _ in cut)
+        found, taken = list(split), {number for number, _ in split}
+        last = max(number for number, _ in split)
         for by in range(1, len(self.types) - last):
-            shifted = [(number + by, dim) for number, dim in cut]
-            are_alike = all(self.types[n] == self.types[n + by] for n, _ in cut)
+            shifted = [(number + by, dim) for number, dim in split]
+            are_alike = all(self.types[n] == self.types[n + by] for n, _ in split)
             if are_alike and not any(pair in known or pair[0] in taken for pair in shifted):
                 known.update(shifted)
                 taken.update(number for number, _ in shifted)
@@ -256,23 +266,27 @@ class _Search:
         return tuple(sorted(found))
 
 
-def _merged(cuts: Sequence[Cut], types: Sequence[Any]) -> list[Cut]:
-    """Return cuts with those of the same types joined, where they share no argument."""
+Signature = tuple[tuple[tuple[tuple[int, ...], str], int], ...]
+"""What is split: types of arguments, each with a dimension."""
 
-    def signature(cut: Cut) -> tuple[Any, ...]:
-        return tuple(sorted({(types[number], dim) for number, dim in cut}))
 
-    found: list[tuple[Any, list[tuple[int, int]]]] = []
-    for cut in cuts:
-        own, numbers = signature(cut), {number for number, _ in cut}
+def _merged(splits: Sequence[Split], types: Sequence[tuple[tuple[int, ...], str]]) -> list[Split]:
+    """Return splits with those of the same types joined, where they share no argument."""
+
+    def signature(split: Split) -> Signature:
+        return tuple(sorted({(types[number], dim) for number, dim in split}))
+
+    found: list[tuple[Signature, list[tuple[int, int]]]] = []
+    for split in splits:
+        own, numbers = signature(split), {number for number, _ in split}
         fitting = (
             pairs for other, pairs in found if other == own and numbers.isdisjoint(n for n, _ in pairs)
         )
         pairs = next(fitting, None)
         if pairs is None:
-            found.append((own, list(cut)))
+            found.append((own, list(split)))
         else:
-            pairs += cut
+            pairs += split
     return [tuple(sorted(pairs)) for _, pairs in found]
 
 

@@ -14,13 +14,14 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ipuxla.frontend._jax_compat import ShapedArray
 from tiles.errors import ProgramAborted
 
 TARGET = "ipuxla.stop"
@@ -41,8 +42,8 @@ class Check(NamedTuple):
     """
 
     message: str
-    function: Callable[..., Any]
-    types: tuple[Any, ...]
+    function: Callable[..., object]
+    types: tuple[ShapedArray, ...]
 
     def fail(self, stopped: ProgramAborted) -> None:
         """Call the function with what the program stopped with, so that it raises; a note says where."""
@@ -56,7 +57,7 @@ class Check(NamedTuple):
             raise
 
 
-def never_returns(function: Any) -> bool:
+def never_returns(function: object) -> bool:
     """Whether a Python function is known to return nothing, not even None: each call raises or goes on for ever.
 
     False where that is not plain from its own code: it is no Python function, or calls another to raise.
@@ -68,7 +69,12 @@ def never_returns(function: Any) -> bool:
     return not any("RETURN" in step.opname for step in dis.get_instructions(function.__code__))
 
 
-def check_of(number: int, callback: Any, function: Any, operands: Sequence[Any]) -> Check:
+def check_of(
+    number: int,
+    callback: Callable[..., object],
+    function: Callable[..., object],
+    operands: Sequence[ShapedArray],
+) -> Check:
     """Return a program's check.
 
     Args:
@@ -98,7 +104,7 @@ def _bytes(array: jax.Array) -> jax.Array:
     return array.astype(jnp.uint8) if array.dtype == bool else lax.bitcast_convert_type(array, jnp.uint8)
 
 
-def _unpacked(value: np.ndarray, operands: Sequence[Any]) -> list[jax.Array]:
+def _unpacked(value: np.ndarray, operands: Sequence[ShapedArray]) -> list[jax.Array]:
     """Return the arrays of ``packed``."""
     if len(operands) == 1 and not jnp.issubdtype(operands[0].dtype, np.complexfloating):
         return [jnp.asarray(value)]

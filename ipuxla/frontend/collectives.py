@@ -10,9 +10,9 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from hlo_passes import ops
 from hlo_passes.errors import MalformedStableHLO, UnsupportedOp
 from hlo_passes.ir import Computation, Location, Op, TensorType, Value
 from hlo_passes.ops import DeviceGroups, Moves
+from ipuxla.frontend._jax_compat import mlir
 from ipuxla.frontend.attributes import integer
+from ipuxla.frontend.nested import Operand, plain
 
 Mesh = tuple[tuple[str, int], ...]
 
@@ -53,7 +55,7 @@ class Scope(Protocol):
         """Those that run the module."""
         ...
 
-    def mesh_named(self, name: str) -> Any:
+    def mesh_named(self, name: str) -> mlir.Operation:
         """Return the module's mesh of a name, an MLIR operation."""
         ...
 
@@ -64,34 +66,43 @@ class Scope(Protocol):
         ...
 
     def element_regions(
-        self, op: Any, location: Location
+        self, op: mlir.Operation, location: Location
     ) -> tuple[tuple[Value, ...], tuple[Computation, ...]]:
         """Return what regions of elements read from outside, and the regions."""
         ...
 
-    def result_types(self, op: Any, location: Location) -> list[TensorType]:
+    def result_types(self, op: mlir.Operation, location: Location) -> list[TensorType]:
         """Return the types of an MLIR operation's results."""
         ...
 
-    def unsupported(self, op: Any, location: Location, hint: str) -> UnsupportedOp:
+    def unsupported(self, op: mlir.Operation, location: Location, hint: str) -> UnsupportedOp:
         """Return the named error for an operation."""
         ...
 
 
-def _partition_id(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+Reader = Callable[[Scope, mlir.Operation, Sequence[Operand], Location], Sequence[Operand]]
+
+
+def _partition_id(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     number = scope.devices.num_partitions
     if number == 1:
         return _zeros(scope, scope.result_types(op, location), location)
     return [scope.emit(ops.PartitionId(number), (), location)]
 
 
-def _replica_id(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _replica_id(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     if scope.devices.num_replicas == 1:
         return _zeros(scope, scope.result_types(op, location), location)
     return [scope.emit(ops.ReplicaId(scope.devices.num_partitions), (), location)]
 
 
-def _collective(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _collective(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """Exchange each operand for itself; a group of one exchanges nothing, and its operand is its result."""
     groups = _groups(scope, op, location)
     if groups.size == 1 and scope.devices.count == 1:
@@ -102,10 +113,10 @@ def _collective(scope: Scope, op: Any, operands: list[Any], location: Location) 
         if captured:
             raise scope.unsupported(op, location, "a region that reads only its own arguments")
         regions = list(read)
-    return [scope.emit(made, [operand], location, regions) for operand in operands]
+    return [scope.emit(made, [operand], location, regions) for operand in plain(operands)]
 
 
-def _made(op: Any, groups: DeviceGroups) -> Op:
+def _made(op: mlir.Operation, groups: DeviceGroups) -> Op:
     match op.name.removeprefix("stablehlo."):
         case "all_reduce":
             return ops.AllReduce(groups)
@@ -117,12 +128,14 @@ def _made(op: Any, groups: DeviceGroups) -> Op:
             return ops.AllToAll(groups, integer(op, "split_dimension"), integer(op, "concat_dimension"))
 
 
-def _broadcast(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _broadcast(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """Whoever is in no group gets zeros."""
     groups = _groups(scope, op, location)
     if scope.devices.count > 1:
-        return [scope.emit(ops.CollectiveBroadcast(*_from_a_place(groups)), operands, location)]
-    return operands if 0 in groups.members else _zeros(scope, [v.type for v in operands], location)
+        return [scope.emit(ops.CollectiveBroadcast(*_from_a_place(groups)), plain(operands), location)]
+    return operands if 0 in groups.members else _zeros(scope, [v.type for v in plain(operands)], location)
 
 
 def _from_a_place(groups: DeviceGroups) -> tuple[DeviceGroups, int]:
@@ -135,14 +148,16 @@ def _from_a_place(groups: DeviceGroups) -> tuple[DeviceGroups, int]:
     return DeviceGroups.of(rows[np.argsort(rows[:, 0])]), int(places[0])
 
 
-def _permute(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _permute(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """Whoever is sent nothing gets zeros."""
     pairs = np.asarray(op.attributes["source_target_pairs"]).reshape(-1, 2)
     devices = scope.devices
     if devices.count == 1:
         if any(pair != [0, 0] for pair in pairs.tolist()):
             raise scope.unsupported(op, location, "one device: nothing sent to or from another")
-        return operands if len(pairs) else _zeros(scope, [v.type for v in operands], location)
+        return operands if len(pairs) else _zeros(scope, [v.type for v in plain(operands)], location)
     if _channel(op) > 0:
         offsets = np.arange(devices.num_replicas) * devices.num_partitions
         pairs = (pairs[None] + offsets[:, None, None]).reshape(-1, 2)
@@ -160,7 +175,7 @@ def _permute(scope: Scope, op: Any, operands: list[Any], location: Location) -> 
         if (counts > 1).any():
             device = int(values[counts > 1][0])
             raise _malformed(op, location, f"device {device} {what}", "each device sending and sent to once")
-    return [scope.emit(_alike_in_groups(devices.mesh, pairs), operands, location)]
+    return [scope.emit(_alike_in_groups(devices.mesh, pairs), plain(operands), location)]
 
 
 def _alike_in_groups(mesh: Mesh, pairs: np.ndarray) -> ops.CollectivePermute:
@@ -189,7 +204,31 @@ def _within(groups: DeviceGroups, pairs: np.ndarray) -> Moves | None:
     return Moves.of((int(source), int(target)) for source, target in rows[0, :, 1:]) if is_alike else None
 
 
-def _groups(scope: Scope, op: Any, location: Location) -> DeviceGroups:
+def _unchanged(table: np.ndarray) -> np.ndarray:
+    return table
+
+
+def _of_replicas(devices: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Return groups of devices from groups of replicas, each for every partition.
+
+    Args:
+      devices: their numbers, ``[replicas, partitions]``.
+      table: numbers of replicas, ``[groups, members]``.
+    """
+    return devices.T[:, table].reshape(-1, table.shape[1])
+
+
+def _of_replicas_whole(devices: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Return groups of devices from groups of replicas, with all partitions of each."""
+    return devices[table].transpose(0, 2, 1).reshape(table.shape[0], -1)
+
+
+def _of_partitions(devices: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Return groups of devices from groups of partitions, each for every replica."""
+    return devices[:, table].reshape(-1, table.shape[1])
+
+
+def _groups(scope: Scope, op: mlir.Operation, location: Location) -> DeviceGroups:
     """Return the groups of devices, each of which is in one, broadcasts apart."""
     devices = scope.devices
     attribute = op.attributes["replica_groups"]
@@ -201,16 +240,16 @@ def _groups(scope: Scope, op: Any, location: Location) -> DeviceGroups:
     by_replica = np.arange(devices.count).reshape(devices.num_replicas, devices.num_partitions)
     is_table_of_both = op.name in _WITH_FLATTENED_IDS
     if is_table_of_both and "use_global_device_ids" in op.attributes:
-        count, members = devices.count, lambda table: table
+        count, members = devices.count, _unchanged
     elif _channel(op) <= 0:  # of replicas, for every partition
         count = devices.num_replicas
-        members = lambda t: by_replica.T[:, t].reshape(-1, t.shape[1])  # noqa: E731
+        members = functools.partial(_of_replicas, by_replica)
     elif is_table_of_both:  # of replicas with all their partitions
         count = devices.num_replicas
-        members = lambda t: by_replica[t].transpose(0, 2, 1).reshape(t.shape[0], -1)  # noqa: E731
+        members = functools.partial(_of_replicas_whole, by_replica)
     else:  # of partitions, for every replica
         count = devices.num_partitions
-        members = lambda t: by_replica[:, t].reshape(-1, t.shape[1])  # noqa: E731
+        members = functools.partial(_of_partitions, by_replica)
     table = np.arange(count)[None] if written is None or not written.size else written
     if devices.count == 1 and written is not None and written.size and written.shape[1] != 1:
         raise scope.unsupported(op, location, "one device: groups of one replica or partition")
@@ -235,7 +274,7 @@ def _groups(scope: Scope, op: Any, location: Location) -> DeviceGroups:
     return DeviceGroups.of(rows[in_one_order])
 
 
-def _malformed(op: Any, location: Location, what: str, expected: str) -> MalformedStableHLO:
+def _malformed(op: mlir.Operation, location: Location, what: str, expected: str) -> MalformedStableHLO:
     """Return the error of an operation whose groups or pairs cannot be."""
     return MalformedStableHLO(f"{op.name}: {what}\n  expected: {expected}\n  from: {location}")
 
@@ -250,7 +289,7 @@ def _along(mesh: Mesh, axes: tuple[str, ...]) -> DeviceGroups:
 
 
 def _whole_axes(
-    scope: Scope, op: Any, attribute: Any, location: Location
+    scope: Scope, op: mlir.Operation, attribute: mlir.Attribute, location: Location
 ) -> tuple[Mesh, tuple[str, ...]] | None:
     """Return the mesh and the axes that groups are said to go along; None where they are said otherwise, or of parts of axes."""
     text = str(attribute) if not hasattr(attribute, "get_splat_value") else ""
@@ -260,7 +299,7 @@ def _whole_axes(
     return mesh, tuple(name for name, _ in _REFERENCE.findall(text))
 
 
-def _axes_around(scope: Scope, op: Any, text: str, location: Location) -> list[tuple[str, int]]:
+def _axes_around(scope: Scope, op: mlir.Operation, text: str, location: Location) -> list[tuple[str, int]]:
     """Return names and sizes of the mesh that groups are said by, which stands with them or in the module."""
     symbol = re.search(r"mesh = @([\w.]+)", text)
     mesh = text if symbol is None else str(scope.mesh_named(symbol[1]).attributes["mesh"])
@@ -279,7 +318,9 @@ def _axes_around(scope: Scope, op: Any, text: str, location: Location) -> list[t
 _REFERENCE = re.compile(r'axis_ref<name = "([^"]+)"(?:, sub_axis_info = [^<]*<([^>]*)>)?>')
 
 
-def _written(scope: Scope, op: Any, attribute: Any, location: Location) -> np.ndarray | None:
+def _written(
+    scope: Scope, op: mlir.Operation, attribute: mlir.Attribute, location: Location
+) -> np.ndarray | None:
     """Return the table of groups that an attribute stands for, int64 ``[groups, members]``."""
     text = str(attribute) if not hasattr(attribute, "get_splat_value") else ""
     if "mesh_axes" not in text:
@@ -308,18 +349,18 @@ def _written(scope: Scope, op: Any, attribute: Any, location: Location) -> np.nd
     )
 
 
-def _channel(op: Any) -> int:
+def _channel(op: mlir.Operation) -> int:
     """Return the number of the channel; 0 where there is none."""
     if "channel_handle" not in op.attributes:
         return 0
     return int(re.findall(r"handle = (-?\d+)", str(op.attributes["channel_handle"]))[0])
 
 
-def _zeros(scope: Scope, types: Sequence[TensorType], location: Location) -> list[Any]:
+def _zeros(scope: Scope, types: Sequence[TensorType], location: Location) -> Sequence[Operand]:
     return [scope.emit(ops.Constant.splat(0, type_), (), location) for type_ in types]
 
 
-def _checked(read: Any) -> Any:
+def _checked(read: Reader) -> Reader:
     """Return what reads an operation whose results have the types that the module says.
 
     jaxlib's verifier leaves alone whether groups make of the operands what the results are.
@@ -328,8 +369,10 @@ def _checked(read: Any) -> Any:
       MalformedStableHLO: another shape or element type comes of the groups.
     """
 
-    def reading(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
-        results = read(scope, op, operands, location)
+    def reading(
+        scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+    ) -> Sequence[Operand]:
+        results = plain(read(scope, op, operands, location))
         for said, value in zip(scope.result_types(op, location), results, strict=True):
             if value.type != said:
                 raise MalformedStableHLO(
@@ -341,7 +384,7 @@ def _checked(read: Any) -> Any:
     return reading
 
 
-COLLECTIVES: dict[str, Any] = {
+COLLECTIVES: dict[str, Reader] = {
     "stablehlo.partition_id": _partition_id,
     "stablehlo.replica_id": _replica_id,
     "stablehlo.all_gather": _checked(_collective),

@@ -6,14 +6,16 @@ it; JAX writes the comparisons of parts itself. The machine has no complex type,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from hlo_passes.ir import Value
-from ipuxla.frontend.legalization import Reader
+from hlo_passes.ir import Location, Value
+from ipuxla.frontend._jax_compat import mlir
+from ipuxla.frontend.legalization import Reader, Scope
+from ipuxla.frontend.nested import Operand, plain
 
 COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
     "LT": lax.lt,
@@ -23,7 +25,9 @@ COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
-def ordered_reader(op: Any, operands: Sequence[Any], word: Callable[[Any, str], str]) -> Reader | None:
+def ordered_reader(
+    op: mlir.Operation, operands: Sequence[Operand], word: Callable[[mlir.Operation, str], str]
+) -> Reader | None:
     """Return what reads an operation as comparisons of parts; None where no complex numbers are ordered.
 
     Args:
@@ -38,13 +42,15 @@ def ordered_reader(op: Any, operands: Sequence[Any], word: Callable[[Any, str], 
     if op.name != "stablehlo.compare":
         return _reader(_FUNCTIONS[op.name])
     comparison = COMPARISONS.get(word(op, "comparison_direction"))
-    return None if comparison is None else _reader(lambda x, y: _compared(comparison, x, y))
+    return None if comparison is None else _reader(functools.partial(_compared, comparison))
 
 
 def _reader(function: Callable[..., Array]) -> Reader:
-    def read(scope: Any, op: Any, operands: list[Any], location: Any) -> list[Any]:
+    def read(
+        scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+    ) -> Sequence[Operand]:
         types = scope.result_types(op, location)
-        return list(scope.traced(lambda *arrays: (function(*arrays),), operands, types, location))
+        return list(scope.traced(lambda *arrays: (function(*arrays),), plain(operands), types, location))
 
     return read
 
@@ -63,8 +69,12 @@ def _minimum(x: Array, y: Array) -> Array:
     return jnp.where(_compared(lax.lt, x, y), x, y)
 
 
+def _clamp(low: Array, x: Array, high: Array) -> Array:
+    return _minimum(_maximum(x, low), high)
+
+
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "stablehlo.maximum": _maximum,
     "stablehlo.minimum": _minimum,
-    "stablehlo.clamp": lambda low, x, high: _minimum(_maximum(x, low), high),
+    "stablehlo.clamp": _clamp,
 }

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
 from hlo_passes.ir import SMALL_FLOATS, TensorType
 from ipuxla.frontend import narrow
+from ipuxla.frontend._jax_compat import mlir
 
 _WITHOUT_BUFFERS = frozenset({"bf16", *SMALL_FLOATS})
 """Element types of constants that MLIR gives as text only."""
 _ELEMENT = re.compile(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+")
 
 
-def array_of(attribute: Any, type_: TensorType) -> np.ndarray:
+def array_of(attribute: mlir.Attribute | str, type_: TensorType) -> np.ndarray:
     """Return the value of a constant, to the bit; one element for a splat."""
-    if type_.dtype in _WITHOUT_BUFFERS or type_.is_complex:
+    if isinstance(attribute, str) or type_.dtype in _WITHOUT_BUFFERS or type_.is_complex:
         return _from_text(str(attribute), type_)
     element = narrow.narrow_element(str(attribute.type))
     if element is not None:

@@ -4,12 +4,14 @@
 rolled, so that programs do not grow with matrices. ``eigenvalues`` has those of nonsymmetric matrices.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -85,7 +87,7 @@ def lu_by_columns(a: Array) -> list[Array]:
     m, n = a.shape[-2:]
     row, column = indices(a)
 
-    def step(k: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def step(k: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         a, pivots, permutation = state
         here, current = picked(a, column == k, -1), picked(a, row == k, -2)
         magnitude = jnp.where(row >= k, _size(here), -1)
@@ -115,7 +117,7 @@ def lu_by_columns(a: Array) -> list[Array]:
 # ---- QR
 
 
-def reflector(here: Array, row: Array, k: Any) -> tuple[Array, Array, Array]:
+def reflector(here: Array, row: Array, k: Array | int) -> tuple[Array, Array, Array]:
     """Return the Householder reflection that clears columns below element k: vector, factor and what k becomes.
 
     As LAPACK's larfg: what is applied is the adjoint of ``1 - tau v v^H``, element k becomes real, and that of the
@@ -137,7 +139,7 @@ def reflector(here: Array, row: Array, k: Any) -> tuple[Array, Array, Array]:
     return vector, tau, beta
 
 
-def _reflect(k: Any, a: Array, taus: Array) -> tuple[Array, Array]:
+def _reflect(k: Array, a: Array, taus: Array) -> tuple[Array, Array]:
     """Apply the Householder reflection that clears column k below the diagonal, and store it there, as geqrf."""
     row, column = indices(a)
     here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
@@ -182,7 +184,7 @@ def geqp3(a: Array, columns: Array, *, use_magma: bool | None = None) -> list[Ar
     row, column = indices(a)
     count = min(a.shape[-2:])
 
-    def step(k: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def step(k: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         a, taus, order = state
         norms = jnp.sum(jnp.where(row >= k, squares(a), 0), -2, keepdims=True)
         chosen = jnp.argmax(jnp.where(column >= k, norms, -1), axis=-1, keepdims=True).astype(jnp.int32)
@@ -234,7 +236,7 @@ def _rotations(app: Array, aqq: Array, apq: Array) -> Array:
     """Return the matrix that rotates each pair of columns (k, h + k), and then pairs them anew.
 
     The rotation makes ``[[app, apq], [conj(apq), aqq]]`` diagonal (Golub and Van Loan, Matrix Computations, 8.5.2),
-    after columns turned by the phase of ``apq`` made that real.
+    after columns rotated by the phase of ``apq`` made that real.
     Pairs change as players do in a tournament: one stays, the others move on (Brent and Luk, SIAM J. Sci. Stat.
     Comput. 6, 1985), so that after ``2 h - 1`` rounds all have met and stand where they stood.
 
@@ -270,7 +272,7 @@ def _polar(x: Array) -> tuple[Array, Array]:
 
 
 def _sweep(
-    turn: Callable[[Array, Array], tuple[Array, Array]],
+    rotate: Callable[[Array, Array], tuple[Array, Array]],
     distance: Callable[[Array], Array],
     a: Array,
     v: Array,
@@ -278,10 +280,10 @@ def _sweep(
     """Turn ``(a, v)`` in sweeps, until one begins so near the end that it is the last.
 
     Args:
-      turn: one round.
+      rotate: one round.
       distance: how far a matrix is from the end, as a share of its size.
       a: square matrices of an even size.
-      v: what is turned with them.
+      v: what is rotated with them.
     """
     near = float(jnp.finfo(a.dtype).eps) ** 0.5 / 8  # convergence is quadratic, so the next sweep ends
 
@@ -292,7 +294,7 @@ def _sweep(
     def sweep(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         number, _, a, v = state
         before = distance(a)
-        a, v = lax.fori_loop(0, a.shape[-1] - 1, lambda _, pair: turn(*pair), (a, v))
+        a, v = lax.fori_loop(0, a.shape[-1] - 1, lambda _, pair: rotate(*pair), (a, v))
         return number + 1, before, a, v
 
     start = (jnp.int32(0), jnp.array(jnp.inf, a.real.dtype), a, v)
@@ -320,7 +322,12 @@ def _ascending(keys: Array) -> Array:
 
 
 def eigh(
-    a: Array, *, lower: bool, sort_eigenvalues: bool, subset_by_index: Any, algorithm: Any
+    a: Array,
+    *,
+    lower: bool,
+    sort_eigenvalues: bool,
+    subset_by_index: tuple[int, int] | None,
+    algorithm: object,
 ) -> list[Array]:
     """Return eigenvectors and ascending eigenvalues of symmetric or Hermitian matrices by Jacobi's method.
 
@@ -338,7 +345,7 @@ def eigh(
     row, column = indices(even)
     half = even.shape[-1] // 2
 
-    def turn(a: Array, v: Array) -> tuple[Array, Array]:
+    def rotate(a: Array, v: Array) -> tuple[Array, Array]:
         diagonal = jnp.sum(jnp.where(row == column, a.real, 0), -1)
         pairs = jnp.sum(jnp.where(row + half == column, a, 0), -1)
         rotation = _rotations(diagonal[..., :half], diagonal[..., half:], pairs[..., :half])
@@ -350,8 +357,8 @@ def eigh(
         return jnp.max(jnp.sqrt(off / jnp.maximum(jnp.sum(sizes, (-2, -1)), jnp.finfo(a.dtype).tiny)))
 
     identity = jnp.broadcast_to((row == column).astype(a.dtype), even.shape)
-    turned, vectors = _sweep(turn, distance, even, identity)
-    values = jnp.sum(jnp.where(row == column, turned.real, 0), -1)[..., :n]
+    rotated, vectors = _sweep(rotate, distance, even, identity)
+    values = jnp.sum(jnp.where(row == column, rotated.real, 0), -1)[..., :n]
     order = _ascending(values)
     values = jnp.sum(order * values[..., None], -2) * scale[..., 0]
     vectors = matmul(vectors[..., :n, :n], order)
@@ -360,7 +367,12 @@ def eigh(
 
 
 def svd(
-    a: Array, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any = None, algorithm: Any = None
+    a: Array,
+    *,
+    full_matrices: bool,
+    compute_uv: bool,
+    subset_by_index: tuple[int, int] | None = None,
+    algorithm: object = None,
 ) -> list[Array]:
     """Return descending singular values, and the vectors if asked, by one-sided Jacobi iterations.
 
@@ -371,22 +383,23 @@ def svd(
     if 0 in a.shape:
         return _svd_of_nothing(a, full_matrices, compute_uv, subset_by_index)
     if m < n:
-        options = {"subset_by_index": subset_by_index, "algorithm": algorithm}
-        values, *vectors = svd(adjoint(a), full_matrices=full_matrices, compute_uv=compute_uv, **options)
+        values, *vectors = svd(
+            adjoint(a), full_matrices=full_matrices, compute_uv=compute_uv, subset_by_index=subset_by_index
+        )
         return [values, *map(adjoint, reversed(vectors))]
     a_scaled, scale = scaled(a)
     outer, square = None, a_scaled
     if m > n:
         outer, triangle = jnp.linalg.qr(a_scaled, mode="complete" if full_matrices else "reduced")
         square = triangle[..., :n, :]
-    turned, right = _orthogonal_columns(square)
-    values = jnp.sqrt(jnp.sum(squares(turned), -2))
+    rotated, right = _orthogonal_columns(square)
+    values = jnp.sqrt(jnp.sum(squares(rotated), -2))
     order = _ascending(-values)
     values = jnp.sum(order * values[..., None], -2) * scale[..., 0]
     first, last = subset_by_index or (0, n)
     if not compute_uv:
         return [values[..., first:last]]
-    left, r = jnp.linalg.qr(matmul(turned, order))
+    left, r = jnp.linalg.qr(matmul(rotated, order))
     row, column = indices(r)
     diagonal = jnp.sum(jnp.where(row == column, r.real, 0), -2, keepdims=True)
     left = left * jnp.where(diagonal < 0, -1, 1).astype(a.dtype)
@@ -398,7 +411,9 @@ def svd(
     return [values[..., first:last], left, right]
 
 
-def _svd_of_nothing(a: Array, full_matrices: bool, compute_uv: bool, subset_by_index: Any) -> list[Array]:
+def _svd_of_nothing(
+    a: Array, full_matrices: bool, compute_uv: bool, subset_by_index: tuple[int, int] | None
+) -> list[Array]:
     """Return what ``svd`` does of no matrices, or of matrices without elements: any vectors are theirs."""
     *batch, m, n = a.shape
     count = min(m, n) if subset_by_index is None else subset_by_index[1] - subset_by_index[0]
@@ -415,7 +430,7 @@ def _orthogonal_columns(square: Array) -> tuple[Array, Array]:
     half = even.shape[-1] // 2
     row, column = indices(even)
 
-    def turn(a: Array, v: Array) -> tuple[Array, Array]:
+    def rotate(a: Array, v: Array) -> tuple[Array, Array]:
         sizes = jnp.sum(squares(a), -2)
         products = jnp.sum(a[..., :half].conj() * a[..., half:], -2)
         rotation = _rotations(sizes[..., :half], sizes[..., half:], products)
@@ -428,8 +443,8 @@ def _orthogonal_columns(square: Array) -> tuple[Array, Array]:
         return jnp.max(off / jnp.maximum(size, jnp.finfo(a.dtype).tiny))
 
     identity = jnp.broadcast_to((row == column).astype(square.dtype), even.shape)
-    turned, rotation = _sweep(turn, distance, even, identity)
-    return turned[..., :n, :n], rotation[..., :n, :n]
+    rotated, rotation = _sweep(rotate, distance, even, identity)
+    return rotated[..., :n, :n], rotation[..., :n, :n]
 
 
 RULES: dict[str, Callable[..., Sequence[Array] | Array]] = {

@@ -4,10 +4,12 @@
 real or complex; what a loop does for one matrix is batched by ``jax.vmap``.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +42,7 @@ def hessenberg(a: Array) -> list[Array]:
     row, column = indices(a)
     number = jnp.arange(max(n - 1, 0))
 
-    def step(k: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def step(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         a, taus = state
         here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
         vector, tau, beta = reflector(here, row, k + 1)
@@ -76,7 +78,7 @@ def tridiagonal(a: Array, *, lower: bool) -> list[Array]:
 
 
 def schur(
-    a: Array, *, compute_schur_vectors: bool, sort_eig_vals: bool = False, select_callable: Any = None
+    a: Array, *, compute_schur_vectors: bool, sort_eig_vals: bool = False, select_callable: object = None
 ) -> list[Array]:
     """Return the Schur form and, if asked, the unitary matrix that brings a matrix to it, as LAPACK's gees.
 
@@ -232,7 +234,7 @@ def _sweep(t: Array, q: Array, begin: Array, end: Array, first: Array) -> tuple[
     row, column = indices(t)
     three = jnp.arange(3)[:, None]
 
-    def step(k: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def step(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         t, q = state
         rows = lax.dynamic_slice_in_dim(t, k, 3, 0)
         bulge = lax.dynamic_slice_in_dim(rows, jnp.maximum(k - 1, 0), 1, 1)
@@ -279,7 +281,7 @@ def _imaginary(t: Array) -> Array:
 
 
 def eig(
-    a: Array, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool, **options: Any
+    a: Array, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool, **options: object
 ) -> list[Array]:
     """Return eigenvalues and, if asked, left and right eigenvectors of length one, as LAPACK's geev.
 
@@ -352,7 +354,7 @@ def _triangular_vectors(t: Array) -> Array:
     least = jnp.maximum(limits.eps * largest, limits.tiny)
     big = float(limits.max) ** 0.25
 
-    def step(i: Any, x: Array) -> Array:
+    def step(i: Array, x: Array) -> Array:
         k = n - 1 - i
         here = lax.dynamic_slice_in_dim(t, k, 1, t.ndim - 2)
         total = matmul(here, x)  # rows up to k of x are zeros yet, but for the ones on its diagonal

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +18,26 @@ import numpy as np
 from jax import Array, lax
 
 from hlo_passes import ops
-from hlo_passes.ir import Closure, Computation, Module, Op, TensorType, map_regions, rebuild
+from hlo_passes.ir import (
+    Builder,
+    Closure,
+    Computation,
+    Instruction,
+    Module,
+    Op,
+    TensorType,
+    Value,
+    map_regions,
+    rebuild,
+)
 from hlo_passes.ops.sorting import sorted_by_network
 from hlo_passes.ops.window import scatter_one_by_one
 from hlo_passes.passes.inline import Flatten
 from hlo_passes.passes.lifting import is_liftable
+from ipuxla._jax_compat import Function, make_jaxpr
+from ipuxla.frontend._jax_compat import mlir
 from ipuxla.frontend.lower import to_stablehlo
+from tiles._jax_compat import dynamic_index_in_dim, fori_loop
 
 
 def is_expression(regions: Sequence[Computation]) -> bool:
@@ -47,13 +60,13 @@ def without_calls(region: Computation, function: Callable[[str], Computation]) -
     return Computation(region.name, *_parts(Flatten().run(module).entry_computation))
 
 
-def _parts(computation: Computation) -> tuple[Any, Any, Any]:
+def _parts(computation: Computation) -> tuple[tuple[Value, ...], tuple[Instruction, ...], tuple[Value, ...]]:
     return computation.parameters, computation.instructions, computation.results
 
 
 def written_out(
     op: Op, operands: Sequence[TensorType], captured: Sequence[TensorType], regions: Sequence[Computation]
-) -> Any:
+) -> mlir.Module:
     """Return an MLIR module whose ``main`` computes an operation with regions of elements in loops over arrays.
 
     Args:
@@ -71,10 +84,10 @@ def written_out(
     return traced(program, (*operands, *captured))
 
 
-def traced(function: Callable[..., Any], types: Sequence[TensorType]) -> Any:
+def traced(function: Function, types: Sequence[TensorType]) -> mlir.Module:
     """Return an MLIR module whose ``main`` computes a function of arrays of some types, none narrowed."""
     with jax.enable_x64(True):
-        jaxpr = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(t.shape, t.np_dtype) for t in types))
+        jaxpr = make_jaxpr(function)(*(jax.ShapeDtypeStruct(t.shape, t.np_dtype) for t in types))
     return to_stablehlo(jaxpr, "elements")
 
 
@@ -87,7 +100,7 @@ def flattened(module: Module) -> Computation:
 
 
 def _without_barriers(computation: Computation) -> Computation:
-    def visit(instruction: Any, operands: Any, builder: Any) -> Any:
+    def visit(instruction: Instruction, operands: tuple[Value, ...], builder: Builder) -> Sequence[Value]:
         if isinstance(instruction.op, ops.OptimizationBarrier):
             return operands
         return builder.clone(map_regions(instruction, _without_barriers), operands)
@@ -99,13 +112,13 @@ def _without_barriers(computation: Computation) -> Computation:
 class _Bound(Closure):
     """A region together with the values that it reads from outside."""
 
-    outer: tuple[Any, ...] = ()
+    outer: tuple[Array, ...] = ()
 
-    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+    def __call__(self, *arrays: Array) -> tuple[Array, ...]:
         """Evaluate the region on scalars."""
         return super().__call__(*arrays, *self.outer)
 
-    def on_arrays(self, *arrays: Any) -> tuple[Any, ...]:
+    def on_arrays(self, *arrays: Array) -> tuple[Array, ...]:
         """Evaluate the region on the elements of arrays of one shape."""
         shape = np.shape(arrays[0])
         return tuple(x.reshape(shape) for x in jax.vmap(self)(*(x.reshape(-1) for x in arrays)))
@@ -134,10 +147,10 @@ def _reduce(op: ops.Reduce, bodies: Sequence[_Bound], *operands: Array) -> tuple
     count = math.prod(sizes[d] for d in reduced)
     rows = [x.transpose(*reduced, *kept).reshape(count, *shape) for x in inputs]
 
-    def combine(i: Any, folded: tuple[Array, ...]) -> tuple[Array, ...]:
-        return body.on_arrays(*folded, *(lax.dynamic_index_in_dim(row, i, 0, False) for row in rows))
+    def combine(i: Array, folded: tuple[Array, ...]) -> tuple[Array, ...]:
+        return body.on_arrays(*folded, *(dynamic_index_in_dim(row, i, 0, False) for row in rows))
 
-    return lax.fori_loop(0, count, combine, tuple(jnp.broadcast_to(x, shape) for x in initial))
+    return fori_loop(0, count, combine, tuple(jnp.broadcast_to(x, shape) for x in initial))
 
 
 def _reduce_window(op: ops.ReduceWindow, bodies: Sequence[_Bound], *operands: Array) -> tuple[Array, ...]:
@@ -168,14 +181,14 @@ def _folded_windows(
         whole = lax.dynamic_slice(x, start, spans, allow_negative_indices=False)
         return lax.slice(whole, [0] * x.ndim, spans, op.window_strides)
 
-    def fold(i: Any, folded: tuple[Array, ...]) -> tuple[Array, ...]:
+    def fold(i: Array, folded: tuple[Array, ...]) -> tuple[Array, ...]:
         place = jnp.unravel_index(i, taps)
         start = [p * dilation for p, dilation in zip(place, op.window_dilations, strict=True)]
         new, counted = combine(folded, [taken(x, start) for x in padded]), taken(is_inside, start)
         return tuple(jnp.where(counted, x, old) for x, old in zip(new, folded, strict=True))
 
     first = tuple(jnp.broadcast_to(x, shape) for x in initial)
-    return first if 0 in shape else lax.fori_loop(0, math.prod(taps), fold, first)
+    return first if 0 in shape else fori_loop(0, math.prod(taps), fold, first)
 
 
 def _select_and_scatter(

@@ -11,7 +11,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from hlo_passes import ops
 from hlo_passes.errors import MalformedStableHLO, UnsupportedOp, UnsupportedType
@@ -27,14 +26,16 @@ from hlo_passes.ir import (
     placed,
 )
 from hlo_passes.passes import inline_where
+from ipuxla._jax_compat import Function
 from ipuxla.frontend import elements, narrow
-from ipuxla.frontend._jax_compat import device_counts, mlir_ir, read_stablehlo, says_shardings
+from ipuxla.frontend._jax_compat import device_counts, mlir, mlir_ir, read_stablehlo, says_shardings
 from ipuxla.frontend.attributes import text as _text
 from ipuxla.frontend.collectives import Devices, Mesh
 from ipuxla.frontend.complex_order import ordered_reader
 from ipuxla.frontend.constants import array_of
 from ipuxla.frontend.legalization import LEGALIZED
 from ipuxla.frontend.locations import read_location
+from ipuxla.frontend.nested import Operand, Types, arranged, flat
 from ipuxla.frontend.readers import PLAIN, READERS
 from ipuxla.frontend.transfers import TRANSFERS
 from ipuxla.frontend.untrusted import answer, may_end_the_process, read_apart, require_shallow
@@ -46,17 +47,19 @@ MAX_BYTES = 1 << 50
 MAX_CALLS = 100
 """Functions that call one another; passes follow calls by calling themselves."""
 
-_HINTS: dict[str, str] = dict.fromkeys(
-    ("real_dynamic_slice", "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota"),
-    "shape operands that are constants",
+_WITH_SHAPE_OPERANDS = (
+    *("real_dynamic_slice", "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota"),
+    *("dynamic_pad", "dynamic_reshape"),
 )
-_HINTS |= dict.fromkeys(("dynamic_pad", "dynamic_reshape"), "shape operands that are constants")
-_HINTS["set_dimension_size"] = "a size that is a constant"
+_HINTS = {
+    **dict.fromkeys(_WITH_SHAPE_OPERANDS, "shape operands that are constants"),
+    "set_dimension_size": "a size that is a constant",
+}
 _DEFAULT_HINT = "elementwise operations, broadcasts, reshapes, slices, reductions and dot_general instead"
 
 
 def import_stablehlo(
-    source: Any, name: str | None = None, untrusted: bool = False, mesh: Mesh = ()
+    source: mlir.Source, name: str | None = None, untrusted: bool = False, mesh: Mesh = ()
 ) -> Module:
     """Return the HLO module of a StableHLO program.
 
@@ -78,7 +81,7 @@ def import_stablehlo(
     try:
         require_shallow(source)
         untrusted = untrusted or may_end_the_process(source)
-        return _import(source, name, untrusted and isinstance(source, str | bytes), mesh)
+        return _import(source, name, untrusted, mesh)
     except (ValueError, RuntimeError) as error:  # bindings raise RuntimeError at texts that are not UTF-8
         what = "it nests too deep to follow" if isinstance(error, RecursionError) else error
         raise MalformedStableHLO(
@@ -88,7 +91,7 @@ def import_stablehlo(
         ) from None
 
 
-def _import(source: Any, name: str | None, untrusted: bool = False, mesh: Mesh = ()) -> Module:
+def _import(source: mlir.Source, name: str | None, untrusted: bool = False, mesh: Mesh = ()) -> Module:
     """Import as it stands; what that refuses for its types, once more after MLIR wrote it without these.
 
     Not at once: deriving shapes moves and merges constants, and layers that were alike in the text no longer are.
@@ -113,9 +116,12 @@ def read_for_another(request: bytes) -> bytes:
     return answer(request, lambda module: _Importer(module).module(None))
 
 
-def _read(source: Any, options: dict[str, bool], untrusted: bool) -> Any:
+def _read(source: mlir.Source, options: dict[str, bool], untrusted: bool) -> mlir.Operation:
     try:
-        return read_stablehlo(read_apart(source, options) if untrusted else source, **options)
+        return read_stablehlo(
+            read_apart(source, options) if untrusted and isinstance(source, str | bytes) else source,
+            **options,
+        )
     except ValueError as error:
         if "dequantize" not in options:
             raise
@@ -129,15 +135,15 @@ def _read(source: Any, options: dict[str, bool], untrusted: bool) -> Any:
 class _Importer:
     """Reads one MLIR module; remembers types, locations and constants, which MLIR shares too."""
 
-    def __init__(self, module: Any, mesh: Mesh = ()) -> None:
+    def __init__(self, module: mlir.Operation, mesh: Mesh = ()) -> None:
         self._module = module
         self.devices = _devices(module, mesh)
-        self.meshes: dict[str, Any] = {}
-        self._functions: dict[str, Any] = {}
-        self._types: dict[Any, Any] = {}
-        self._locations: dict[Any, Location] = {}
-        self._constants: dict[Any, ops.Constant] = {}
-        self._words: dict[Any, str] = {}
+        self.meshes: dict[str, mlir.Operation] = {}
+        self._functions: dict[str, mlir.Operation] = {}
+        self._types: dict[mlir.Type, Types] = {}
+        self._locations: dict[object, Location] = {}
+        self._constants: dict[mlir.Attribute | str, ops.Constant] = {}
+        self._words: dict[mlir.Attribute, str] = {}
         self.has_narrow = False
         self.streams: Iterator[int] = itertools.count()
 
@@ -172,11 +178,11 @@ class _Importer:
             return ((), ())
         type_ = self._functions[entry].attributes["function_type"].value
 
-        def listed(types: Sequence[Any]) -> tuple[str, ...]:
+        def listed(types: Sequence[mlir.Type]) -> tuple[str, ...]:
             return tuple(
                 narrow.narrow_element(str(each)) or leaf.dtype
                 for each in types
-                for leaf in _flat(self.type(each, UNKNOWN))
+                for leaf in flat(self.type(each, UNKNOWN))
             )
 
         return listed(type_.inputs), listed(type_.results)
@@ -211,7 +217,7 @@ class _Importer:
             raise self.unsupported(op, where, f"a body of one block for @{name}")
         return _Block(self, name, where).read(blocks[0])
 
-    def operation(self, op: Any, results: list[TensorType], location: Location) -> Op:
+    def operation(self, op: mlir.Operation, results: list[TensorType], location: Location) -> Op:
         kind = op.name
         plain = PLAIN.get(kind)
         if plain is not None:
@@ -224,11 +230,11 @@ class _Importer:
             raise self.unsupported(op, location, _HINTS.get(kind.removeprefix("stablehlo."), _DEFAULT_HINT))
         return reader(self, op, results)
 
-    def unsupported(self, op: Any, location: Location, hint: str) -> UnsupportedOp:
+    def unsupported(self, op: mlir.Operation, location: Location, hint: str) -> UnsupportedOp:
         target = f" @{op.attributes['call_target_name'].value}" if op.name == "stablehlo.custom_call" else ""
         return UnsupportedOp(op.name + target, str(location), hint)
 
-    def type(self, type_: Any, where: Location) -> Any:
+    def type(self, type_: mlir.Type, where: Location) -> Types:
         """Return a ``TensorType``, or a list of such for a tuple, an empty one for a token."""
         found = self._types.get(type_)
         if found is None:
@@ -239,16 +245,16 @@ class _Importer:
             self._types[type_] = found
         return found
 
-    def _read_type(self, type_: Any, where: Location) -> Any:
+    def _read_type(self, type_: mlir.Type, where: Location) -> Types:
         if isinstance(type_, mlir_ir.TupleType):
             return [self.type(type_.get_type(number), where) for number in range(type_.num_types)]
         text = str(type_)
         if narrow.narrow_element(text) is not None:
             self.has_narrow = True
-            return narrow.held(text)
+            return narrow.stored_type(text)
         return [] if text == "!stablehlo.token" else _of_bearable_size(TensorType.parse(text))
 
-    def location(self, op: Any, otherwise: Location) -> Location:
+    def location(self, op: mlir.Operation, otherwise: Location) -> Location:
         location = op.location
         key = location.attr
         found = self._locations.get(key)
@@ -256,18 +262,18 @@ class _Importer:
             found = self._locations[key] = read_location(location, of_hlo=bool(self.devices.mesh))
         return found.or_line_of(otherwise)
 
-    def constant(self, attribute: Any, type_: TensorType) -> ops.Constant:
+    def constant(self, attribute: mlir.Attribute | str, type_: TensorType) -> ops.Constant:
         found = self._constants.get(attribute)
         if found is None:
             found = self._constants[attribute] = ops.Constant(array_of(attribute, type_), type_)
         return found
 
-    def word(self, op: Any, name: str) -> str:
+    def word(self, op: mlir.Operation, name: str) -> str:
         """Return the keyword of an enumeration, ``#stablehlo<... LT>``; empty when it is absent."""
         attributes = op.attributes
         return self.keyword(attributes[name]) if name in attributes else ""
 
-    def keyword(self, attribute: Any) -> str:
+    def keyword(self, attribute: mlir.Attribute) -> str:
         found = self._words.get(attribute)
         if found is None:
             found = self._words[attribute] = str(attribute).rsplit(" ", 1)[-1].rstrip(">")
@@ -298,17 +304,17 @@ class _Block:
         self.captured = {} if captured is None else captured
         self.is_of_elements = is_of_elements
         self.num_arguments = 0
-        self.env: dict[Any, Any] = {}  # MLIR value: a Value, or nested lists of them for a tuple
+        self.env: dict[mlir.Value, Operand] = {}  # MLIR value: a Value, or nested lists of them for a tuple
         self.instructions: list[Instruction] = []
         self.num_results = 0
 
-    def read(self, block: Any) -> Computation:
+    def read(self, block: mlir.Block) -> Computation:
         parameters: list[Value] = []
         for argument in block.arguments:
             shape = self.importer.type(argument.type, self.where)
-            values = [Value(f"%arg{n}", t) for n, t in enumerate(_flat(shape), len(parameters))]
+            values = [Value(f"%arg{n}", t) for n, t in enumerate(flat(shape), len(parameters))]
             parameters += values
-            self.env[argument] = _arranged(shape, iter(values))
+            self.env[argument] = arranged(shape, iter(values))
         self.num_arguments = len(parameters)
         for view in block.operations:
             op = view.operation
@@ -316,7 +322,7 @@ class _Block:
             operands = self.operands(op, location)
             if op.name in _RETURNS:
                 return Computation(
-                    self.name, tuple(parameters), tuple(self.instructions), tuple(_flat(operands))
+                    self.name, tuple(parameters), tuple(self.instructions), tuple(flat(operands))
                 )
             reader = LEGALIZED.get(op.name) or TRANSFERS.get(op.name)
             reader = reader or ordered_reader(op, operands, self.importer.word)
@@ -324,10 +330,10 @@ class _Block:
                 made = reader(self, op, operands, location)
                 self.env.update(zip(op.results, made, strict=True))
             else:
-                self.instruction(op, tuple(_flat(operands)), location)
+                self.instruction(op, tuple(flat(operands)), location)
         raise ValueError(f"@{self.name} does not return")
 
-    def operands(self, op: Any, location: Location) -> list[Any]:
+    def operands(self, op: mlir.Operation, location: Location) -> list[Operand]:
         env = self.env
         try:
             return [env[operand] if operand in env else self.capture(operand) for operand in op.operands]
@@ -335,7 +341,7 @@ class _Block:
             hint = "a region that reads only its own arguments"
             raise self.importer.unsupported(op, location, hint) from None
 
-    def capture(self, operand: Any) -> Any:
+    def capture(self, operand: mlir.Value) -> Operand:
         """Return a value of a block around as a parameter of this one; a constant becomes one of its own.
 
         Raises:
@@ -348,8 +354,8 @@ class _Block:
             self.instruction(operand.owner, (), self.where)
             return self.env[operand]
         found = outer.env[operand] if operand in outer.env else outer.capture(operand)
-        parameters = [self.parameter(value) for value in _flat(found)]
-        self.env[operand] = _arranged(found, iter(parameters))
+        parameters = [self.parameter(value) for value in flat(found)]
+        self.env[operand] = arranged(found, iter(parameters))
         return self.env[operand]
 
     def parameter(self, value: Value) -> Value:
@@ -358,7 +364,7 @@ class _Block:
         return Value(f"%arg{self.num_arguments + number}", value.type)
 
     def closed_regions(
-        self, op: Any, location: Location, of_elements: bool = False
+        self, op: mlir.Operation, location: Location, of_elements: bool = False
     ) -> tuple[tuple[Value, ...], tuple[Computation, ...]]:
         """Return what the regions of an operation read from here, and the regions, which all take it."""
         captured: dict[Value, int] = {}
@@ -373,10 +379,10 @@ class _Block:
         )
         return tuple(captured), tuple(closed)
 
-    def instruction(self, op: Any, operands: tuple[Value, ...], location: Location) -> None:
+    def instruction(self, op: mlir.Operation, operands: tuple[Value, ...], location: Location) -> None:
         importer, results = self.importer, list(op.results)
         shapes = [importer.type(result.type, location) for result in results]
-        types = _flat(shapes)
+        types = flat(shapes)
         if op.name in _CONTROL:
             captured, regions = self.closed_regions(op, location)
             made, operands = _CONTROL[op.name](len(captured)), (*operands, *captured)
@@ -396,7 +402,7 @@ class _Block:
             values = self.append(made, operands, types, location, regions)
         remaining = iter(values)
         for result, shape in zip(results, shapes, strict=True):
-            self.env[result] = _arranged(shape, remaining)
+            self.env[result] = arranged(shape, remaining)
 
     def of_one_type(
         self, operands: tuple[Value, ...], result: TensorType, location: Location
@@ -411,7 +417,12 @@ class _Block:
         )
 
     def on_elements(
-        self, op: Any, made: Op, operands: Sequence[Value], types: Sequence[TensorType], location: Location
+        self,
+        op: mlir.Operation,
+        made: Op,
+        operands: Sequence[Value],
+        types: Sequence[TensorType],
+        location: Location,
     ) -> Sequence[Value]:
         """Append an operation whose regions are applied to elements, written out where they are no expressions."""
         captured, regions = self.element_regions(op, location)
@@ -422,7 +433,7 @@ class _Block:
         return self.inlined(source, (*operands, *captured), location)
 
     def element_regions(
-        self, op: Any, location: Location
+        self, op: mlir.Operation, location: Location
     ) -> tuple[tuple[Value, ...], tuple[Computation, ...]]:
         """Return what regions that are applied to elements read from here, and the regions, without calls."""
         captured, regions = self.closed_regions(op, location, of_elements=True)
@@ -435,7 +446,7 @@ class _Block:
 
     def traced(
         self,
-        function: Callable[..., Any],
+        function: Function,
         operands: Sequence[Value],
         types: Sequence[TensorType],
         location: Location,
@@ -451,7 +462,7 @@ class _Block:
             raise ValueError(f"results {', '.join(str(value.type) for value in values)}")
         return values
 
-    def inlined(self, source: Any, arguments: Sequence[Value], location: Location) -> Sequence[Value]:
+    def inlined(self, source: mlir.Source, arguments: Sequence[Value], location: Location) -> Sequence[Value]:
         """Append what an MLIR module's function computes."""
         computation = placed(elements.flattened(_import(source, None)), location)
         env = dict(zip(computation.parameters, arguments, strict=True))
@@ -462,7 +473,7 @@ class _Block:
 
     def narrowed(
         self,
-        op: Any,
+        op: mlir.Operation,
         made: Op,
         operands: Sequence[Value],
         types: Sequence[TensorType],
@@ -517,16 +528,16 @@ class _Block:
     def devices(self) -> Devices:
         return self.importer.devices
 
-    def mesh_named(self, name: str) -> Any:
+    def mesh_named(self, name: str) -> mlir.Operation:
         return self.importer.meshes[name]
 
     def function(self, name: str, location: Location) -> Computation:
         return self.importer.function(name, location)
 
-    def result_types(self, op: Any, location: Location) -> list[TensorType]:
-        return _flat([self.importer.type(result.type, location) for result in op.results])
+    def result_types(self, op: mlir.Operation, location: Location) -> list[TensorType]:
+        return flat([self.importer.type(result.type, location) for result in op.results])
 
-    def unsupported(self, op: Any, location: Location, hint: str) -> UnsupportedOp:
+    def unsupported(self, op: mlir.Operation, location: Location, hint: str) -> UnsupportedOp:
         return self.importer.unsupported(op, location, hint)
 
 
@@ -558,7 +569,7 @@ def _require_no_recursion(computations: Sequence[Computation]) -> None:
         raise ValueError(f"functions call one another {depth} deep, {MAX_CALLS} at most are read")
 
 
-def _devices(module: Any, mesh: Mesh) -> Devices:
+def _devices(module: mlir.Operation, mesh: Mesh) -> Devices:
     """Return the devices of a mesh, all partitions, or those that a module itself says it is written for."""
     if mesh:
         return Devices(1, math.prod(size for _, size in mesh), mesh)
@@ -577,16 +588,6 @@ def _with_effects_in_place(module: Module) -> Module:
     written_out = inline_where(module, lambda callee: callee.has_effect)
     kept = tuple(c for c in written_out.computations if c.name == module.entry or not c.has_effect)
     return dataclasses.replace(written_out, computations=kept)
-
-
-def _flat(shape: Any) -> list[Any]:
-    """Return the members of nested lists in order."""
-    return [leaf for part in shape for leaf in _flat(part)] if isinstance(shape, list) else [shape]
-
-
-def _arranged(shape: Any, values: Iterator[Value]) -> Any:
-    """Return the next values in the arrangement of ``shape``: one value, or lists for a tuple."""
-    return [_arranged(part, values) for part in shape] if isinstance(shape, list) else next(values)
 
 
 _RETURNS = frozenset({"func.return", "stablehlo.return"})

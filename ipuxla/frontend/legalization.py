@@ -4,36 +4,34 @@ Each reader of ``LEGALIZED`` is handed a scope to emit into, the MLIR operation 
 nested lists of them for tuples; a token is an empty list), and returns the operation's results.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import dataclasses
 import functools
 import string
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
+import jax
 from jax import lax
 
 from hlo_passes import ops
-from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import Builder, Computation, Location, Op, TensorType, Value
+from ipuxla._jax_compat import Function
 from ipuxla.errors import InvalidCodelet
-from ipuxla.frontend import checks, printing
-from ipuxla.frontend._jax_compat import LU_COMPOSITE, QR_COMPOSITE, mlir_ir
+from ipuxla.frontend import checks, collectives, printing
+from ipuxla.frontend._jax_compat import LU_COMPOSITE, QR_COMPOSITE, mlir, mlir_ir
 from ipuxla.frontend.attributes import integer, text
-from ipuxla.frontend.collectives import COLLECTIVES
-from ipuxla.frontend.library_calls import routine_of
+from ipuxla.frontend.library_calls import Options, routine_of
+from ipuxla.frontend.nested import Operand, plain
 from tiles.graph import read_message
 
 
-class Scope(Protocol):
+class Scope(collectives.Scope, Protocol):
     """Where operations are read to."""
-
-    def emit(
-        self, op: Op, operands: Sequence[Value], location: Location, regions: Sequence[Computation] = ()
-    ) -> Value:
-        """Append an operation with one result."""
-        ...
 
     def emit_all(
         self, op: Op, operands: Sequence[Value], location: Location, regions: Sequence[Computation] = ()
@@ -47,7 +45,7 @@ class Scope(Protocol):
 
     def traced(
         self,
-        function: Callable[..., Any],
+        function: Function,
         operands: Sequence[Value],
         types: Sequence[TensorType],
         location: Location,
@@ -55,16 +53,8 @@ class Scope(Protocol):
         """Append what a JAX function does to arrays; its results have these types."""
         ...
 
-    def result_types(self, op: Any, location: Location) -> list[TensorType]:
-        """Return the types of an MLIR operation's results."""
-        ...
 
-    def unsupported(self, op: Any, location: Location, hint: str) -> UnsupportedOp:
-        """Return the named error for an operation."""
-        ...
-
-
-Reader = Callable[[Scope, Any, list[Any], Location], list[Any]]
+Reader = Callable[[Scope, mlir.Operation, Sequence[Operand], Location], Sequence[Operand]]
 
 MARKERS = frozenset(
     {
@@ -84,14 +74,18 @@ CODELET = "ipuxla.codelet"
 """The custom call of a user's codelet."""
 
 
-def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _custom_call(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """Read a call; one that came back from XLA has its results as one tuple."""
     made = _called(scope, op, operands, location)
     is_tuple = len(op.results) == 1 and isinstance(op.results[0].type, mlir_ir.TupleType)
-    return [made] if is_tuple else made
+    return [list(made)] if is_tuple else made
 
 
-def _called(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _called(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     target = text(op, "call_target_name")
     if target in ("shape_assertion", "xla.sdy.ShardingGroup") and not len(op.results):
         return []  # jax.export's check of what is static here; which values are to lie alike
@@ -110,25 +104,28 @@ def _called(scope: Scope, op: Any, operands: list[Any], location: Location) -> l
     if routine is not None:
         types = scope.result_types(op, location)
         try:
-            return list(
-                scope.traced(functools.partial(routine, _options(op), types), operands, types, location)
-            )
+            called = functools.partial(routine, _options(op), types)
+            return scope.traced(called, plain(operands), types, location)
         except (TypeError, ValueError, LookupError) as error:
             hint = f"operands, options and results as JAX writes them: {str(error).partition(chr(10))[0]}"
             raise scope.unsupported(op, location, hint) from None
     raise scope.unsupported(op, location, "call no library routine or host callback inside the function")
 
 
-def _composite(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _composite(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """Read one of the composites that are not calls of what they are made of: factorizations."""
     made = {LU_COMPOSITE: ops.Lu(), QR_COMPOSITE: ops.Qr()}[text(op, "name")]
     types = [operand.type for operand in operands if isinstance(operand, Value)]
     if len(types) != len(operands) or scope.result_types(op, location) != list(made.infer(*types)):
         raise scope.unsupported(op, location, f"operands and results of {made.name}")
-    return list(scope.emit_all(made, operands, location))
+    return scope.emit_all(made, plain(operands), location)
 
 
-def _codelet(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _codelet(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """A user's codelet; see ``codelet_call``, which writes such calls."""
     options = _options(op)
     try:
@@ -147,10 +144,12 @@ def _codelet(scope: Scope, op: Any, operands: list[Any], location: Location) -> 
             expected="a function of what one point reads",
             try_="print or check outside of it",
         )
-    return list(scope.emit_all(made, operands, location, [function]))
+    return scope.emit_all(made, plain(operands), location, [function])
 
 
-def _print(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _print(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """What ``jax.debug.print`` shows, in the order of the program."""
     message = text(op, "backend_config")
     try:
@@ -158,29 +157,32 @@ def _print(scope: Scope, op: Any, operands: list[Any], location: Location) -> li
     except (ValueError, RecursionError) as error:
         raise scope.unsupported(op, location, f"a message as its configuration: {error}") from None
     count = known.count if known.dtypes else 0
-    if count != len(operands) or not all(isinstance(operand, Value) for operand in operands):
+    values = [operand for operand in operands if isinstance(operand, Value)]
+    if not count == len(operands) == len(values):
         raise scope.unsupported(op, location, f"{count} operands, as its message says")
-    scope.emit_all(ops.Print(message), operands, location)
+    scope.emit_all(ops.Print(message), values, location)
     return []
 
 
-def _stop(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _stop(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """A run-time check that failed, or, without an operand, what only follows one; what they return is never read."""
     types = scope.result_types(op, location)
     if operands:
-        if not isinstance(operands[0], Value) or operands[0].type.is_complex:
+        stop = operands[0]
+        if not isinstance(stop, Value) or stop.type.is_complex:
             raise scope.unsupported(op, location, "one operand, which is not complex")
-        scope.emit_all(ops.Stop(text(op, "backend_config")), operands, location)
+        scope.emit_all(ops.Stop(text(op, "backend_config")), [stop], location)
     return [scope.emit(ops.Constant.splat(0, type_), (), location) for type_ in types]
 
 
-def _options(op: Any) -> dict[str, Any]:
+def _options(op: mlir.Operation) -> Options:
     """Return what a custom call's configuration says; a text that is no dictionary under the empty name."""
     named = [op.attributes[n] for n in ("mhlo.backend_config", "backend_config") if n in op.attributes]
     for found in named:
         if isinstance(found, mlir_ir.DictAttr):
-            entries: Any = found
-            return {entry.name: entry.attr.value for entry in entries}
+            return {entry.name: mlir.value_of(entry.attr) for entry in mlir.entries(found)}
     texts = [found.value for found in named if isinstance(found, mlir_ir.StringAttr)]
     return {"": texts[0]} if texts else {}
 
@@ -188,18 +190,22 @@ def _options(op: Any) -> dict[str, Any]:
 # ---- selections that have no operation of their own in StableHLO
 
 
-def _top_k(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _top_k(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """The first elements of rows in total order, as CHLO's operation of that name; k is known from the results."""
-    operand, *_ = operands
+    operand, *_ = plain(operands)
     values, _ = scope.result_types(op, location)
     options = op.attributes["mhlo.attributes"] if "mhlo.attributes" in op.attributes else op.attributes
     is_descending = "largest" not in options or bool(options["largest"].value)
     dimension = operand.type.rank - 1
     selected = ops.TopK(values.shape[dimension], dimension, is_descending)
-    return list(scope.emit_all(selected, [operand], location))
+    return scope.emit_all(selected, [operand], location)
 
 
-def _approximate_top_k(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _approximate_top_k(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """Nothing is missed here: rows are sorted by the comparing function, and as many taken as are asked for.
 
     Equal elements come in order of their positions. Floats that are compared by < or > alone are taken in total
@@ -210,9 +216,8 @@ def _approximate_top_k(scope: Scope, op: Any, operands: list[Any], location: Loc
     if not found or "reduction_dim" not in found[0]:
         raise scope.unsupported(op, location, "a backend_config that names its reduction_dim")
     comparator = _in_total_order(scope.function(op.attributes["called_computations"][0].value, location))
-    dimension: Any = found[0]["reduction_dim"]
-    sort = ops.Sort(dimension.value, True)
-    ordered = scope.emit_all(sort, operands[: len(operands) // 2], location, [comparator])
+    sort = ops.Sort(mlir.value_of(found[0]["reduction_dim"]), True)
+    ordered = scope.emit_all(sort, plain(operands[: len(operands) // 2]), location, [comparator])
     return [
         scope.emit(ops.Slice((0,) * type_.rank, type_.shape, (1,) * type_.rank), [value], location)
         for value, type_ in zip(ordered, scope.result_types(op, location), strict=True)
@@ -243,28 +248,61 @@ SELECTIONS: dict[str, Reader] = {
 """Custom calls by which XLA's frontends ask for the greatest elements of rows."""
 
 
-def _unchanged(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _unchanged(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     return operands
 
 
-def _error_function(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _token(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> list[Operand]:
+    return [[]]
+
+
+def _tuple(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> list[Operand]:
+    return [list(operands)]
+
+
+def _tuple_element(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
+    (elements,) = operands
+    assert isinstance(elements, list), op
+    return [elements[integer(op, "index")]]
+
+
+def _erf(x: jax.Array) -> tuple[jax.Array]:
+    return (lax.erf(x),)
+
+
+def _error_function(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """XLA's own operation, written as JAX's of that name is."""
     types = scope.result_types(op, location)
-    return list(scope.traced(lambda x: (lax.erf(x),), operands, types, location))
+    return scope.traced(_erf, plain(operands), types, location)
 
 
-def _dimension_size(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _dimension_size(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     (type_,) = scope.result_types(op, location)
-    size = operands[0].type.shape[integer(op, "dimension")]
+    (operand,) = plain(operands)
+    size = operand.type.shape[integer(op, "dimension")]
     return [scope.emit(ops.Constant.splat(size, type_), (), location)]
 
 
 # ---- operations that StableHLO keeps for old programs
 
 
-def _torch_index_select(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _torch_index_select(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """Rows of the operand along ``dim``, by a gather whose leading dimensions go together."""
-    operand, index = operands
+    operand, index = plain(operands)
     axis, batch = integer(op, "dim"), integer(op, "batch_dims")
     added = index.type.rank - batch
     rank = operand.type.rank
@@ -277,22 +315,24 @@ def _torch_index_select(scope: Scope, op: Any, operands: list[Any], location: Lo
         index_vector_dim=index.type.rank,
     )
     sizes = tuple(1 if d == axis or d < batch else n for d, n in enumerate(operand.type.shape))
-    return [scope.emit(ops.Gather(numbers, sizes, False), operands, location)]
+    return [scope.emit(ops.Gather(numbers, sizes, False), [operand, index], location)]
 
 
-def _einsum(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _einsum(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     """A contraction: indices of one operand alone that the result lacks are summed first."""
     config = text(op, "einsum_config")
     inputs, _, output = config.replace(" ", "").partition("->")
     terms = inputs.split(",")
     if len(terms) == 1:
         terms = ["", *terms]
-    terms = [_spelled(term, value.type.rank) for term, value in zip(terms, operands, strict=True)]
+    terms = [_spelled(term, value.type.rank) for term, value in zip(terms, plain(operands), strict=True)]
     output = _spelled(output, scope.result_types(op, location)[0].rank)
     if any(len(set(term)) != len(term) for term in (*terms, output)):
         raise scope.unsupported(op, location, f"an einsum that takes no diagonal, unlike {config!r}")
-    values = []
-    for number, (term, value) in enumerate(zip(terms, operands, strict=True)):
+    values: list[Value] = []
+    for number, (term, value) in enumerate(zip(terms, plain(operands), strict=True)):
         kept = "".join(i for i in term if i in output or i in terms[1 - number])
         values.append(_summed(scope, value, [term.index(i) for i in term if i not in kept], location))
         terms[number] = kept
@@ -327,11 +367,11 @@ def _summed(scope: Scope, value: Value, axes: Sequence[int], location: Location)
 
 
 LEGALIZED: dict[str, Reader] = {
-    **COLLECTIVES,
-    "stablehlo.tuple": lambda scope, op, operands, location: [operands],
-    "stablehlo.get_tuple_element": lambda scope, op, operands, location: [operands[0][integer(op, "index")]],
-    "stablehlo.after_all": lambda scope, op, operands, location: [[]],
-    "stablehlo.create_token": lambda scope, op, operands, location: [[]],
+    **collectives.COLLECTIVES,
+    "stablehlo.tuple": _tuple,
+    "stablehlo.get_tuple_element": _tuple_element,
+    "stablehlo.after_all": _token,
+    "stablehlo.create_token": _token,
     "stablehlo.composite": _composite,
     "stablehlo.custom_call": _custom_call,
     "stablehlo.get_dimension_size": _dimension_size,

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from hlo_passes.ir import TensorType
+from ipuxla._jax_compat import Params
 from ipuxla.frontend import eigenvalues
 from ipuxla.frontend.decompositions import adjoint, geqp3, geqrf, indices, lu
 
-Options = dict[str, Any]
+Options = Params
 """What a call says beside its operands: numbers, truth values, and letters as their codes."""
 
 Routine = Callable[..., Sequence[Array]]

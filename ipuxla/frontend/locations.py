@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from hlo_passes.ir import UNKNOWN, Location
-from ipuxla.frontend._jax_compat import mlir_ir
+from ipuxla.frontend._jax_compat import mlir, mlir_ir
 from ipuxla.frontend.frames import is_library, users_own
 from ipuxla.frontend.names import read_name_stack
 
@@ -16,7 +15,7 @@ TEXT_FILE = "<stablehlo>"
 """File name of locations in a module's own text, where it names no other."""
 
 
-def read_location(location: Any, of_hlo: bool = False) -> Location:
+def read_location(location: mlir.Location, of_hlo: bool = False) -> Location:
     """Return the user's line and scope of an MLIR location.
 
     Args:
@@ -34,7 +33,7 @@ def read_location(location: Any, of_hlo: bool = False) -> Location:
 _NAME_STACK = re.compile(r"[/(]")
 
 
-def _frames(location: Any, function: str = "") -> Iterator[Location]:
+def _frames(location: mlir.Location, function: str = "") -> Iterator[Location]:
     """Yield the source positions of an MLIR location, innermost call first."""
     while isinstance(location, mlir_ir.CallSiteLoc):
         yield from _frames(location.callee)
@@ -46,11 +45,13 @@ def _frames(location: Any, function: str = "") -> Iterator[Location]:
         case mlir_ir.NameLoc():
             yield from _frames(location.child_loc, location.name_str)
         case mlir_ir.FusedLoc():
-            for part in location.locations:
+            for part in mlir.parts(location):
                 yield from _frames(part)
+        case _:  # an unknown place
+            return
 
 
-def _named(location: Any) -> Location:
+def _named(location: mlir.Location) -> Location:
     """Return the scope and transforms of an MLIR location, with no line.
 
     The outermost name of a location is JAX's name stack; names of frames and of arguments are further in, right
@@ -64,11 +65,12 @@ def _named(location: Any) -> Location:
         case mlir_ir.CallSiteLoc():  # of a function that MLIR inlined
             return _named(location.callee).within(_named(location.caller))
         case mlir_ir.FusedLoc():
-            named = (_named(part) for part in location.locations)
+            named = (_named(part) for part in mlir.parts(location))
             return next((each for each in named if each != UNKNOWN), UNKNOWN)
-    return UNKNOWN
+        case _:
+            return UNKNOWN
 
 
-def _is_name_stack(location: Any) -> bool:
+def _is_name_stack(location: mlir_ir.NameLoc) -> bool:
     around_position = isinstance(location.child_loc, mlir_ir.FileLineColLoc)
     return not location.name_str.endswith(":") and ("/" in location.name_str or not around_position)

@@ -5,6 +5,9 @@ host callbacks that may return) is a named error with the user's line. No type c
 ``jax_enable_x64`` says.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import functools
@@ -13,15 +16,17 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ipuxla._jax_compat import ClosedJaxpr, Datum, Tree, TreeDef
 from ipuxla.errors import InvalidOption, Unsupported, UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend import checks, decompositions, eigenvalues, printing
+from ipuxla.frontend._jax_compat import mlir
 from ipuxla.frontend.shardings import Shardings, find_shardings, sharding_of_leaf
 
 PLATFORM = "ipu"
@@ -41,19 +46,21 @@ class Traced(NamedTuple):
         the leaves of the result.
     """
 
-    jaxpr: Any
-    outer: list[Any]
-    out_tree: Any
+    jaxpr: ClosedJaxpr
+    outer: list[Datum]
+    out_tree: TreeDef
     donated: tuple[int, ...]
     shardings: Shardings | None = None
     refs: tuple[int, ...] = ()
 
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[Tree, ...], dict[str, Tree]]
 """Positional and keyword arguments of a call."""
 
 
-def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]], Arguments]) -> Traced:
+def trace(
+    jitted: jax.stages.Wrapped, leaves: Sequence[Datum], arguments: Callable[[Sequence[Datum]], Arguments]
+) -> Traced:
     """Trace a ``jax.jit`` function, which brings JAX's meaning of static and donated arguments.
 
     Arguments keep their width: where ``jax_enable_x64`` is off, 64-bit floats are traced as if it were on,
@@ -94,13 +101,13 @@ def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]
 
 
 def to_stablehlo(
-    jaxpr: Any,
+    jaxpr: ClosedJaxpr,
     name: str,
     donated: Sequence[int] = (),
     shardings: Shardings | None = None,
     found: list[checks.Check] | None = None,
-    alive: list[Any] | None = None,
-) -> Any:
+    alive: list[object] | None = None,
+) -> mlir.Module:
     """Lower a closed jaxpr to an MLIR module of StableHLO whose operations carry the user's source lines.
 
     Args:
@@ -119,7 +126,7 @@ def to_stablehlo(
     if compat.find_equation(jaxpr, _is_check) is not None:
         jaxpr = compat.live_jaxpr(jaxpr)  # as JAX: a check whose value nobody wants is none
 
-    def message_of(callback: Any, types: Sequence[Any]) -> str | None:
+    def message_of(callback: Callable[..., object], types: Sequence[compat.ShapedArray]) -> str | None:
         function = compat.user_function(callback)
         if not checks.never_returns(function):
             return None
@@ -183,13 +190,13 @@ def to_stablehlo(
     return module
 
 
-def as_wide_array(leaf: Any) -> Any:
+def as_wide_array(leaf: Datum) -> jax.Array:
     """Return a NumPy value or Python number as a JAX array of its full width, which JAX then leaves alone."""
     with jax.enable_x64(True):
         return jnp.asarray(leaf)
 
 
-def _in_its_width(leaf: Any) -> Any:
+def _in_its_width(leaf: Datum) -> Datum:
     """Return what JAX would narrow (64 bits wide and not yet a JAX array) as something that it does not."""
     if not compat.is_64bit(getattr(leaf, "dtype", None)):
         return leaf
@@ -199,8 +206,8 @@ def _in_its_width(leaf: Any) -> Any:
 
 
 def _trace_in_its_width(
-    jitted: Any, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+    jitted: jax.stages.Wrapped, leaves: Sequence[Datum], args: tuple[Tree, ...], kwargs: dict[str, Tree]
+) -> compat.TracedFunction:
     """Trace under the user's setting where no leaf is 64 bits wide, else under one that narrows nothing."""
     kinds = {leaf.dtype.kind for leaf in leaves if compat.is_64bit(getattr(leaf, "dtype", None))}
     if not kinds or jax.config.read("jax_enable_x64"):
@@ -233,7 +240,7 @@ def _misses_members(equation: compat.Equation, sizes: dict[str, int]) -> bool:
     return places != list(range(_places(names, sizes)))
 
 
-def _places(names: Any, sizes: dict[str, int]) -> int:
+def _places(names: object, sizes: dict[str, int]) -> int:
     """Return how many places there are along one axis or several."""
     axes = names if isinstance(names, tuple | list) else (names,)
     return math.prod(sizes.get(str(name), 1) for name in axes)
@@ -247,7 +254,7 @@ def _unbound(axes: Sequence[str], place: str | None) -> Exception:
     )
 
 
-def _refuse_prints(jaxpr: Any) -> None:
+def _refuse_prints(jaxpr: ClosedJaxpr) -> None:
     """Raise UnsupportedPrimitive if a program of many devices prints: which of them would?"""
     found = compat.find_equation(jaxpr, lambda e: e.primitive.name == _PRINT)
     if found is not None:
@@ -259,7 +266,7 @@ def _refuse_prints(jaxpr: Any) -> None:
         )
 
 
-def _refuse_checks(jaxpr: Any) -> None:
+def _refuse_checks(jaxpr: ClosedJaxpr) -> None:
     """Raise UnsupportedPrimitive if a program of many devices may stop: one would, and the others wait."""
     found = compat.find_equation(jaxpr, _is_check)
     if found is not None:
@@ -271,7 +278,7 @@ def _refuse_checks(jaxpr: Any) -> None:
         )
 
 
-def _refuse_effects(jaxpr: Any) -> None:
+def _refuse_effects(jaxpr: ClosedJaxpr) -> None:
     kernel = compat.find_equation(jaxpr, lambda e: _is_kernel(e) and e.params["interpret"] is not True)
     found = kernel or compat.find_equation(jaxpr, _is_refused, is_opaque=_is_kernel)
     if found is None and compat.find_equation(jaxpr, _is_check) is None:
@@ -345,7 +352,7 @@ def _is_check(equation: compat.Equation) -> bool:
 def _print_fault(equation: compat.Equation) -> str | None:
     """Return why a print cannot be kept as data, None where it can."""
     try:
-        printing.message_of([atom.aval for atom in equation.invars], equation.params)
+        printing.message_of(compat.operand_types(equation), equation.params)
     except ValueError as error:
         return str(error)
     return None
@@ -358,7 +365,7 @@ _CHECKS = (
 )
 
 
-def _no_rule(jaxpr: Any, error: NotImplementedError) -> Exception:
+def _no_rule(jaxpr: ClosedJaxpr, error: NotImplementedError) -> Exception:
     """Return the named error for JAX's "no rule for this platform"."""
     found = re.search(r"primitive '?([\w.-]+)'?", str(error))
     name = found[1] if found else "an operation"
@@ -370,7 +377,7 @@ def _no_rule(jaxpr: Any, error: NotImplementedError) -> Exception:
     )
 
 
-def _late_callback(jaxpr: Any) -> Exception:
+def _late_callback(jaxpr: ClosedJaxpr) -> Exception:
     """Return the named error for a callback that only lowering a library's own primitive brings to light."""
     place = compat.find_equation(jaxpr, compat.is_librarys)
     name = f"{place[0].primitive.name}: " if place else ""
@@ -382,7 +389,7 @@ def _late_callback(jaxpr: Any) -> Exception:
     )
 
 
-def _other_platform(jaxpr: Any, error: ValueError) -> Exception:
+def _other_platform(jaxpr: ClosedJaxpr, error: ValueError) -> Exception:
     """Return the named error for JAX's "was exported for platforms" other than this one."""
     place = compat.find_equation(jaxpr, lambda equation: equation.primitive.name == "call_exported")
     return UnsupportedPrimitive(
@@ -392,10 +399,11 @@ def _other_platform(jaxpr: Any, error: ValueError) -> Exception:
     )
 
 
-def _usable_donations(jaxpr: Any, donated: Sequence[int]) -> tuple[int, ...]:
+def _usable_donations(jaxpr: ClosedJaxpr, donated: Sequence[int]) -> tuple[int, ...]:
     """Return the donated arguments whose storage a result can take over; warn of the rest, as JAX does."""
     free = Counter((aval.shape, aval.dtype) for aval in jaxpr.out_avals)
-    usable, useless = [], []
+    usable: list[int] = []
+    useless: list[int] = []
     for position in donated:
         aval = jaxpr.in_avals[position]
         kind = (aval.shape, aval.dtype)

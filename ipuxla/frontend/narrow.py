@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,7 +84,7 @@ def narrow_element(type_: str) -> str | None:
     return found[1] if found else None
 
 
-def held(type_: str) -> TensorType:
+def stored_type(type_: str) -> TensorType:
     """Return the type that holds a narrow one's elements."""
     element = narrow_element(type_)
     assert element is not None
@@ -260,7 +260,7 @@ def elements(text: str, type_: TensorType, element: str) -> np.ndarray:
     return array[0] if array.size == 1 else array.reshape(type_.shape)
 
 
-def _number(text: str, element: str, type_: TensorType) -> Any:
+def _number(text: str, element: str, type_: TensorType) -> float | np.generic:
     if text.startswith("0x"):
         return _of_bits(np.array([int(text, 16)], np.uint8), element, type_)[0]
     return float(text) if element in FORMATS else int(text)

@@ -1,4 +1,4 @@
-"""A module for many devices to the program of one, by XLA's own partitioner, and how its arguments and results are cut.
+"""A module for many devices to the program of one, by XLA's own partitioner, and how its arguments and results are sharded.
 
 The module is JAX's, of a traced function, or anyone's, as text or bytes with the shardings that it says itself.
 
@@ -7,18 +7,22 @@ written by hand for one device throughout, one ``shard_map`` over all axes, need
 program, for any number of devices.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import base64
 import json
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ipuxla.errors import InvalidOption, Unsupported
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend._jax_compat import mlir
 from ipuxla.frontend._jax_compat.clients import MAX_DEVICES
 from ipuxla.frontend._jax_compat.shardy import with_shardings
 from ipuxla.frontend.collectives import COLLECTIVES
@@ -30,7 +34,7 @@ from tiles import isolated
 
 
 class Partitioned(NamedTuple):
-    """One device's program, an MLIR module of StableHLO, and how its arguments and results are cut.
+    """One device's program, an MLIR module of StableHLO, and how its arguments and results are sharded.
 
     Args:
       module: of one device.
@@ -38,7 +42,7 @@ class Partitioned(NamedTuple):
       argument_shapes: of the whole arguments.
     """
 
-    module: Any
+    module: mlir.Module
     placement: Placement
     argument_shapes: tuple[tuple[int, ...], ...]
 
@@ -47,7 +51,7 @@ Free = tuple[Sequence[bool], Sequence[bool]]
 """Which arguments, and which results, XLA may choose the sharding of."""
 
 
-def partition(module: Any, shardings: Shardings, donated: Sequence[int] = ()) -> Partitioned:
+def partition(module: mlir.Module, shardings: Shardings, donated: Sequence[int] = ()) -> Partitioned:
     """Return the program of one device.
 
     Args:
@@ -63,7 +67,7 @@ def partition(module: Any, shardings: Shardings, donated: Sequence[int] = ()) ->
 
 
 def partition_said(
-    module: Any,
+    module: mlir.Source,
     mesh: Mesh,
     inputs: Sequence[Sequence[Sequence[str]]],
     donated: Sequence[int] = (),
@@ -74,7 +78,7 @@ def partition_said(
     Args:
       module: an MLIR module of StableHLO, text or bytes.
       mesh: names and sizes of the axes.
-      inputs: for each argument, for each of its dimensions, the names of the axes that cut it.
+      inputs: for each argument, for each of its dimensions, the names of the axes that shard it.
       donated: arguments to mark as donated.
       untrusted: whether text or bytes are read and partitioned in a child process.
 
@@ -82,7 +86,7 @@ def partition_said(
       InvalidOption: the module exchanges something among the one device that it is for.
       Unsupported: more devices than XLA partitions for, or XLA refuses the module.
     """
-    if untrusted:
+    if untrusted and isinstance(module, str | bytes):
         said = {"mesh": mesh, "inputs": inputs, "donated": list(donated)}
         found = _partition_apart(module, said)
         assert found is not None
@@ -126,7 +130,7 @@ def _as_bytes(source: str | bytes) -> bytes:
     return source.encode(errors="surrogatepass") if isinstance(source, str) else source
 
 
-def _partition_apart(source: str | bytes, said: dict[str, Any]) -> Partitioned | None:
+def _partition_apart(source: str | bytes, said: Mapping[str, object]) -> Partitioned | None:
     """Return the answer of a child process: of ``partition_said`` where shardings are given, else of ``_partition_source``."""
     blob = base64.b64encode(_as_bytes(source)).decode()
     request = {"is_text": isinstance(source, str), "source": blob, **said}
@@ -209,7 +213,7 @@ def _partition_source(source: str | bytes) -> Partitioned | None:
     return _partition(found.module, mesh, found.free, found.donated)
 
 
-def _partition(module: Any, mesh: Mesh, free: Free, donated: Sequence[int]) -> Partitioned:
+def _partition(module: mlir.Module, mesh: Mesh, free: Free, donated: Sequence[int]) -> Partitioned:
     axes = digits_of_axes(mesh)
     try:
         argument_shapes, shapes = compat.shapes_of_main(module)

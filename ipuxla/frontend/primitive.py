@@ -7,50 +7,47 @@ inlined; an engine that steps on the host is a named error there. Inside another
 part of the outer program.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 
+from ipuxla._jax_compat import ClosedJaxpr, Datum, Params, reshard
 from ipuxla.errors import Unsupported
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend._jax_compat import ShapedArray
 from ipuxla.frontend.lower import PLATFORM
-
-
-class Options(Protocol):
-    """What a call carries for its backend; hashable, since JAX compares parameters."""
-
-    arithmetic: str
-
-    def __hash__(self) -> int:
-        """Equal options hash equally."""
-        ...
+from ipuxla.frontend.shardings import Shardings
+from ipuxla.options import CompileOptions
 
 
 class Program(Protocol):
     """A compiled jaxpr."""
 
-    def run(self, *leaves: Any) -> Sequence[Any]:
+    def run(self, *leaves: Datum) -> Sequence[Datum]:
         """Run on arrays."""
         ...
 
-    def trace(self, *leaves: Any) -> Sequence[Any]:
+    def trace(self, *leaves: Datum) -> Sequence[Datum]:
         """Run as part of an outer trace, or raise a named error."""
         ...
 
 
-Backend = Callable[[Any, Any, str, tuple[int, ...], Any], Program]
+Backend = Callable[[ClosedJaxpr, CompileOptions, str, tuple[int, ...], Shardings | None], Program]
 """``backend(jaxpr, options, name, donated, shardings)`` compiles a closed jaxpr whose ``donated`` arguments it may
 consume, for one device or those of ``shardings``."""
 
 _backend: Backend | None = None
-_programs: weakref.WeakKeyDictionary[Any, dict[Any, Program]] = weakref.WeakKeyDictionary()
+_programs: weakref.WeakKeyDictionary[ClosedJaxpr, dict[Hashable, Program]] = weakref.WeakKeyDictionary()
 
 
 def set_backend(backend: Backend) -> None:
@@ -61,7 +58,11 @@ def set_backend(backend: Backend) -> None:
 
 
 def program(
-    jaxpr: Any, options: Any, name: str, donated: tuple[int, ...] = (), shardings: Any = None
+    jaxpr: ClosedJaxpr,
+    options: CompileOptions,
+    name: str,
+    donated: tuple[int, ...] = (),
+    shardings: Shardings | None = None,
 ) -> Program:
     """Return the compiled form of a jaxpr, compiling it once for as long as the jaxpr lives."""
     known = _programs.setdefault(jaxpr, {})
@@ -76,8 +77,13 @@ ipu_call_p = compat.call_primitive("ipu_call")
 
 
 def ipu_call(
-    jaxpr: Any, options: Any, name: str, donated: tuple[int, ...], *leaves: Any, shardings: Any = None
-) -> list[Any]:
+    jaxpr: ClosedJaxpr,
+    options: CompileOptions,
+    name: str,
+    donated: tuple[int, ...],
+    *leaves: Datum,
+    shardings: Shardings | None = None,
+) -> list[Datum]:
     """Call a closed jaxpr on an IPU, or on the devices of ``shardings`` together.
 
     Args:
@@ -93,7 +99,18 @@ def ipu_call(
     )
 
 
-def _rebind(jaxpr: Any, arguments: Sequence[Any], params: dict[str, Any], transformation: str) -> list[Any]:
+class CallParams(TypedDict):
+    """Parameters of a call beside its jaxpr; ``ipu_call`` says what each is."""
+
+    options: CompileOptions
+    name: str
+    donated: tuple[int, ...]
+    shardings: Shardings | None
+
+
+def _rebind(
+    jaxpr: ClosedJaxpr, arguments: Sequence[Datum], params: CallParams, transformation: str
+) -> list[Datum]:
     """Call a jaxpr that a transformation derived; storage of arguments is the transformation's then.
 
     What was said of shardings is said within the jaxpr by now, see ``_said_within``.
@@ -103,7 +120,7 @@ def _rebind(jaxpr: Any, arguments: Sequence[Any], params: dict[str, Any], transf
     return ipu_call(jaxpr, params["options"], name, (), *arguments, shardings=shardings)
 
 
-def _said_within(jaxpr: Any, shardings: Any, arguments: Sequence[Any]) -> Any:
+def _said_within(jaxpr: ClosedJaxpr, shardings: Shardings | None, arguments: Sequence[Datum]) -> ClosedJaxpr:
     """Return a jaxpr that says itself how its arguments and results lie, so that what is derived from it does too.
 
     Where types of the caller's arguments name axes of a mesh, those of the jaxpr say it already.
@@ -115,14 +132,19 @@ def _said_within(jaxpr: Any, shardings: Any, arguments: Sequence[Any]) -> Any:
     return compat.constrained_jaxpr(jaxpr, shardings.inputs, shardings.outputs)
 
 
-def _unsaid(shardings: Any, jaxpr: Any) -> Any:
+def _unsaid(shardings: Shardings | None, jaxpr: ClosedJaxpr) -> Shardings | None:
     """Return the same devices for another jaxpr, of whose arguments and results nothing is said but in itself."""
     return None if shardings is None else shardings.free(len(jaxpr.in_avals), len(jaxpr.out_avals))
 
 
 def _run(
-    *arrays: Any, jaxpr: Any, options: Any, name: str, donated: tuple[int, ...], shardings: Any
-) -> list[Any]:
+    *arrays: Datum,
+    jaxpr: ClosedJaxpr,
+    options: CompileOptions,
+    name: str,
+    donated: tuple[int, ...],
+    shardings: Shardings | None,
+) -> list[Datum]:
     with contextlib.nullcontext() if shardings is None else compat.no_mesh():
         outputs = list(program(jaxpr, options, name, donated, shardings).run(*arrays))
     for position, aval in enumerate(_types(jaxpr=jaxpr, options=options)):
@@ -132,7 +154,9 @@ def _run(
     return outputs
 
 
-def _types(*avals: Any, jaxpr: Any, options: Any, **_: Any) -> list[Any]:
+def _types(
+    *avals: ShapedArray, jaxpr: ClosedJaxpr, options: CompileOptions, **_: object
+) -> list[ShapedArray]:
     """Result types; in the ring floats are unsigned integers of their width, complex numbers two of them.
 
     They name axes of a mesh only where arguments' types do: else what calls this knows of no mesh.
@@ -143,7 +167,7 @@ def _types(*avals: Any, jaxpr: Any, options: Any, **_: Any) -> list[Any]:
     return types if options.arithmetic == "float" else [_word_type(aval) for aval in types]
 
 
-def _word_type(aval: Any) -> Any:
+def _word_type(aval: ShapedArray) -> ShapedArray:
     if jnp.issubdtype(aval.dtype, jnp.complexfloating):
         word = jnp.dtype(f"uint{aval.dtype.itemsize * 4}")
         return aval.update(shape=(*aval.shape, 2), dtype=word, weak_type=False)
@@ -153,8 +177,8 @@ def _word_type(aval: Any) -> Any:
 
 
 def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any, **params: Any
-) -> tuple[list[Any], list[Any]]:
+    primals: Sequence[Datum], tangents: Sequence[Datum], *, jaxpr: ClosedJaxpr, **params: Unpack[CallParams]
+) -> tuple[list[Datum], list[Datum]]:
     if params["options"].arithmetic != "float":
         outputs = ipu_call_p.bind(*primals, jaxpr=jaxpr, **params)
         return outputs, [compat.zero_tangent(jax.typeof(x)) for x in outputs]
@@ -172,7 +196,9 @@ def _jvp(
     return results[:count], out_tangents
 
 
-def _partial_eval(trace: Any, *tracers: Any, jaxpr: Any, **params: Any) -> list[Any]:
+def _partial_eval(
+    trace: compat.JaxprTrace, *tracers: compat.JaxprTracer, jaxpr: ClosedJaxpr, **params: Unpack[CallParams]
+) -> list[Datum]:
     """Run the part that known arguments decide, and leave the rest for later on residuals."""
     is_unknown = [not compat.is_known(t) for t in tracers]
     jaxpr = _said_within(jaxpr, params["shardings"], tracers)
@@ -190,19 +216,23 @@ def _partial_eval(trace: Any, *tracers: Any, jaxpr: Any, **params: Any) -> list[
     return [next(staged) if u else next(ready) for u in out_unknown]
 
 
-def _run_known(jaxpr: Any, arguments: Sequence[Any], num_results: int, params: dict[str, Any]) -> list[Any]:
+def _run_known(
+    jaxpr: ClosedJaxpr, arguments: Sequence[Datum], num_results: int, params: CallParams
+) -> list[Datum]:
     """Call a jaxpr, but not for values that are arguments or earlier results; an empty call is none."""
     smaller, from_arguments, from_results = compat.drop_repeats(jaxpr, num_results)
     is_needed = bool(smaller.out_avals or smaller.effects)
     computed = iter(_rebind(smaller, arguments, params, "known") if is_needed else ())
-    distinct: list[Any] = []
+    distinct: list[Datum] = []
     for source in from_results:
         distinct.append(next(computed) if source is None else distinct[source])
     remaining = iter(distinct)
     return [next(remaining) if source is None else arguments[source] for source in from_arguments]
 
 
-def _transpose(cotangents: Sequence[Any], *arguments: Any, jaxpr: Any, **params: Any) -> list[Any]:
+def _transpose(
+    cotangents: Sequence[Datum], *arguments: Datum, jaxpr: ClosedJaxpr, **params: Unpack[CallParams]
+) -> list[Datum]:
     jaxpr = _said_within(jaxpr, params["shardings"], arguments)
     linear = tuple(compat.is_linear(x) for x in arguments)
     zeros = tuple(type(ct) is compat.Zero for ct in cotangents)
@@ -224,25 +254,26 @@ def _transpose(cotangents: Sequence[Any], *arguments: Any, jaxpr: Any, **params:
     ]
 
 
-def _as_its_argument(cotangent: Any, argument: Any) -> Any:
+def _as_its_argument(cotangent: Datum, argument: Datum) -> Datum:
     """Return a cotangent with the argument's own type, of which axes of the caller's devices may be part."""
-    return (
-        jax.sharding.reshard(cotangent, argument.aval.sharding)
-        if compat.names_explicit_axes(argument)
-        else cotangent
-    )
+    return reshard(cotangent, argument.aval.sharding) if compat.names_explicit_axes(argument) else cotangent
 
 
 def _batch(
-    axis: Any, arguments: Sequence[Any], dims: Sequence[Any], *, jaxpr: Any, **params: Any
-) -> tuple[list[Any], Any]:
+    axis: compat.AxisData,
+    arguments: Sequence[Datum],
+    dims: Sequence[int | None],
+    *,
+    jaxpr: ClosedJaxpr,
+    **params: Unpack[CallParams],
+) -> tuple[list[Datum], Sequence[int | None]]:
     jaxpr = _said_within(jaxpr, params["shardings"], arguments)
     with compat.own_width(jaxpr):
         batched, out_dims = compat.batch_jaxpr(jaxpr, axis, dims)
     return _rebind(batched, arguments, params, "vmap"), out_dims
 
 
-def _dce(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
+def _dce(used: Sequence[bool], equation: compat.Equation) -> tuple[list[bool], compat.Equation | None]:
     if not any(used) and not compat.has_effects(equation):
         return [False] * len(equation.invars), None
     shardings = equation.params["shardings"]
@@ -257,19 +288,19 @@ def _dce(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
     return used_inputs, compat.replace_equation(equation, params, used_inputs, used)
 
 
-def _derived(params: dict[str, Any]) -> dict[str, Any]:
+def _derived(params: Params) -> Params:
     return {**params, "donated": (), "shardings": _unsaid(params["shardings"], params["jaxpr"])}
 
 
 def _lower(
-    context: Any,
-    *values: Any,
-    jaxpr: Any,
-    options: Any,
+    context: compat.LoweringContext,
+    *values: compat.mlir.Value,
+    jaxpr: ClosedJaxpr,
+    options: CompileOptions,
     name: str,
     donated: tuple[int, ...],
-    shardings: Any,
-) -> Any:
+    shardings: Shardings | None,
+) -> Sequence[compat.mlir.Value]:
     if compat.lowers_for(context, PLATFORM):
         if options.arithmetic != "float":
             raise Unsupported(

@@ -3,16 +3,19 @@
 What is no array (texts, types) is known when the function is traced and becomes part of the text.
 """
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ipuxla._jax_compat import Params, tree_unflatten
+from ipuxla.frontend._jax_compat import ShapedArray
 from tiles.graph import Message, read_message
 from tiles.graph.messages import OPTIONS, Record, Text, Value
 
@@ -24,7 +27,7 @@ _SHOWN_ELEMENTS = 2048
 """Elements of an array that a format is tried on before there are values; larger ones are tried with their rank."""
 
 
-def message_of(types: Sequence[Any], params: Mapping[str, Any]) -> str:
+def message_of(types: Sequence[ShapedArray], params: Params) -> str:
     """Return the message of an equation of ``debug_print`` as text.
 
     Args:
@@ -54,28 +57,30 @@ def message_of(types: Sequence[Any], params: Mapping[str, Any]) -> str:
     return text
 
 
-def _arguments(types: Sequence[Any], params: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(types: Sequence[ShapedArray], params: Params) -> tuple[tuple[object, ...], dict[str, object]]:
     """Return positional and keyword arguments, values standing for the operands."""
     fixed, numbers = dict(params["static_args"]), iter(range(len(types)))
     count = len(types) + len(fixed)
     leaves = [_text(fixed[k]) if k in fixed else Value(next(numbers)) for k in range(count)]
-    args, kwargs = jax.tree.unflatten(params["in_tree"], leaves)
+    args, kwargs = tree_unflatten(params["in_tree"], leaves)
     return tuple(map(_plain, args)), {name: _plain(value) for name, value in kwargs.items()}
 
 
-def _text(value: Any) -> Text:
+def _text(value: object) -> Text:
     text, shown = str(value), repr(value)
     if _ADDRESS.search(text + shown):
         raise ValueError(f"it shows a {type(value).__name__}, whose text says where in memory it lies")
     return Text(text, shown)
 
 
-def _plain(argument: Any) -> Any:
+def _plain(argument: object) -> object:
     """Return an argument built of what a message can hold."""
     if argument is None or isinstance(argument, (Text, Value)):
         return argument
-    if type(argument) in (list, tuple):
-        return type(argument)(map(_plain, argument))
+    if type(argument) is list:
+        return [_plain(each) for each in argument]
+    if type(argument) is tuple:
+        return tuple(map(_plain, argument))
     if type(argument) is dict:
         return {_text(key): _plain(value) for key, value in argument.items()}
     if isinstance(argument, tuple) and hasattr(argument, "_fields"):
@@ -86,7 +91,7 @@ def _plain(argument: Any) -> Any:
     )
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(given: Mapping[str, object]) -> dict[str, object]:
     """Return NumPy's options of printing as data; those that say nothing are left out."""
     options = {name: value for name, value in given.items() if value is not None and value is not False}
     if "suppress" in given:
@@ -99,7 +104,7 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _samples(types: Sequence[Any]) -> Sequence[np.ndarray]:
+def _samples(types: Sequence[ShapedArray]) -> Sequence[np.ndarray]:
     """Return tensors as a program would print them, of zeros."""
     found: list[np.ndarray] = []
     for type_ in types:

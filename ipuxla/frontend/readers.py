@@ -6,7 +6,7 @@ An operation that is added to ``hlo_passes.ops`` gets its reader here; ``importe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from ipuxla.frontend._jax_compat import (
     dot_algorithm,
     dot_dimensions,
     gather_dimensions,
+    mlir,
     scatter_dimensions,
 )
 from ipuxla.frontend.attributes import flag, integer, integers
+from ipuxla.frontend.nested import Types, flat
 
 
 class Context(Protocol):
@@ -28,36 +30,37 @@ class Context(Protocol):
     streams: Iterator[int]
     """Numbers of the module's ``rng`` operations, in order."""
 
-    def type(self, type_: Any, where: Location) -> Any:
+    def type(self, type_: mlir.Type, where: Location) -> Types:
         """Return a ``TensorType``, or a list of such for a tuple."""
+        ...
 
-    def constant(self, attribute: Any, type_: TensorType) -> ops.Constant:
+    def constant(self, attribute: mlir.Attribute | str, type_: TensorType) -> ops.Constant:
         """Return the constant of a dense attribute."""
         ...
 
-    def word(self, op: Any, name: str) -> str:
+    def word(self, op: mlir.Operation, name: str) -> str:
         """Return the keyword of an enumeration; empty when it is absent."""
         ...
 
-    def keyword(self, attribute: Any) -> str:
+    def keyword(self, attribute: mlir.Attribute) -> str:
         """Return the keyword of an enumeration's attribute."""
         ...
 
 
-def _constant(context: Context, op: Any, results: list[TensorType]) -> Op:
+def _constant(context: Context, op: mlir.Operation, results: list[TensorType]) -> Op:
     if results[0].is_complex:  # MLIR's Python attributes know no such elements
         text = str(op)
         return context.constant(text[text.index("dense<") :], results[0])
     return context.constant(op.attributes["value"], results[0])
 
 
-def _compare(context: Context, op: Any, results: list[TensorType]) -> Op:
+def _compare(context: Context, op: mlir.Operation, results: list[TensorType]) -> Op:
     kind = context.word(op, "compare_type")
-    implied = kind and ops.compare_types(context.type(op.operands[0].type, UNKNOWN).dtype)[0]
+    implied = kind and ops.compare_types(flat(context.type(op.operands[0].type, UNKNOWN))[0].dtype)[0]
     return ops.Compare(context.word(op, "comparison_direction"), "" if kind == implied else kind)
 
 
-def _dot_general(context: Context, op: Any, results: list[TensorType]) -> Op:
+def _dot_general(context: Context, op: mlir.Operation, results: list[TensorType]) -> Op:
     attributes = op.attributes
     numbers = ops.DotDimensionNumbers(*dot_dimensions(attributes["dot_dimension_numbers"]))
     precision = tuple(context.keyword(entry) for entry in attributes.get("precision_config") or ())
@@ -70,7 +73,7 @@ def _dot_general(context: Context, op: Any, results: list[TensorType]) -> Op:
     )
 
 
-def _convolution(context: Context, op: Any, results: list[TensorType]) -> Op:
+def _convolution(context: Context, op: mlir.Operation, results: list[TensorType]) -> Op:
     attributes = op.attributes
     numbers = ops.ConvDimensionNumbers(**conv_dimensions(attributes["dimension_numbers"]))
     ones = (1,) * len(numbers.input_spatial)
@@ -91,7 +94,7 @@ def _convolution(context: Context, op: Any, results: list[TensorType]) -> Op:
     )
 
 
-def _reduce_window(context: Context, op: Any, results: list[TensorType]) -> Op:
+def _reduce_window(context: Context, op: mlir.Operation, results: list[TensorType]) -> Op:
     window = integers(op, "window_dimensions")
     ones = (1,) * len(window)
     names = ("window_strides", "base_dilations", "window_dilations")
@@ -100,19 +103,19 @@ def _reduce_window(context: Context, op: Any, results: list[TensorType]) -> Op:
     return ops.ReduceWindow(window, strides, base, dilations, low, high)
 
 
-def _select_and_scatter(context: Context, op: Any, results: list[TensorType]) -> Op:
+def _select_and_scatter(context: Context, op: mlir.Operation, results: list[TensorType]) -> Op:
     rank = results[0].rank
     ones = (1,) * rank
     strides = _window(op, "window_strides", ones)
     return ops.SelectAndScatter(_window(op, "window_dimensions", ones), strides, *_padding(op, rank))
 
 
-def _window(op: Any, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+def _window(op: mlir.Operation, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
     """Return an optional attribute that has an entry per window dimension."""
     return integers(op, name) if name in op.attributes else default
 
 
-def _padding(op: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _padding(op: mlir.Operation, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the padding in front and behind; none when it is absent."""
     if "padding" not in op.attributes or not rank:
         return (0,) * rank, (0,) * rank
@@ -121,12 +124,12 @@ def _padding(op: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(map(int, pairs[:, 0])), tuple(map(int, pairs[:, 1]))
 
 
-def _gather(context: Context, op: Any, results: list[TensorType]) -> Op:
+def _gather(context: Context, op: mlir.Operation, results: list[TensorType]) -> Op:
     numbers = ops.GatherDimensionNumbers(**gather_dimensions(op.attributes["dimension_numbers"]))
     return ops.Gather(numbers, integers(op, "slice_sizes"), flag(op, "indices_are_sorted"))
 
 
-def _scatter(context: Context, op: Any, results: list[TensorType]) -> Op:
+def _scatter(context: Context, op: mlir.Operation, results: list[TensorType]) -> Op:
     numbers = ops.ScatterDimensionNumbers(**scatter_dimensions(op.attributes["scatter_dimension_numbers"]))
     return ops.Scatter(numbers, flag(op, "indices_are_sorted"), flag(op, "unique_indices"))
 
@@ -136,7 +139,7 @@ PLAIN: dict[str, Op] = {name: cls() for name, cls in OPS.items() if issubclass(c
 for _cls in (ops.IsFinite, ops.Complex, ops.Select, ops.Clamp, ops.OptimizationBarrier):
     PLAIN[_cls.name] = _cls()
 
-READERS: dict[str, Callable[[Context, Any, list[TensorType]], Op]] = {
+READERS: dict[str, Callable[[Context, mlir.Operation, list[TensorType]], Op]] = {
     "func.call": lambda i, op, results: ops.Call(op.attributes["callee"].value, tuple(results)),
     "stablehlo.compare": _compare,
     "stablehlo.convert": lambda i, op, results: ops.Convert(results[0].dtype),

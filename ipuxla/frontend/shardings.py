@@ -1,15 +1,18 @@
 """The mesh that a traced function is written for, and the shardings that were said of its arguments and results."""
 
+# pyright: standard
+# (it calls functions that their packages leave untyped)
+
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from ipuxla._jax_compat import ClosedJaxpr, Datum, Tree
 from ipuxla.errors import InvalidOption, Undivided, Unsupported
 from ipuxla.frontend import _jax_compat as compat
 
@@ -38,7 +41,11 @@ class Shardings:
         return Shardings(self.mesh, (None,) * num_inputs, (None,) * num_outputs)
 
 
-def find_shardings(jaxpr: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Shardings | None:
+def find_shardings(
+    jaxpr: ClosedJaxpr,
+    inputs: Sequence[jax.sharding.Sharding | None],
+    outputs: Sequence[jax.sharding.Sharding | None],
+) -> Shardings | None:
     """Return what a function says of many devices; None where it is written for one.
 
     Raises:
@@ -47,7 +54,7 @@ def find_shardings(jaxpr: Any, inputs: Sequence[Any], outputs: Sequence[Any]) ->
       Unsupported: a sharding that names no axes of a mesh.
     """
     named = [_named(sharding) for sharding in inputs], [_named(sharding) for sharding in outputs]
-    found: dict[tuple[Any, ...], tuple[AbstractMesh, str | None]] = {}
+    found: dict[Hashable, tuple[AbstractMesh, str | None]] = {}
     said = [(sharding.mesh, None) for role in named for sharding in role if sharding is not None]
     context = compat.context_mesh()
     around = [] if context is None else [(context, None)]
@@ -91,7 +98,7 @@ def _require_divided(what: str, shape: Sequence[int], sharding: NamedSharding) -
             )
 
 
-def sharding_of_leaf(leaf: Any) -> NamedSharding | None:
+def sharding_of_leaf(leaf: Datum) -> NamedSharding | None:
     """Return the sharding over several devices that an array or a description of one carries.
 
     Raises:
@@ -104,7 +111,7 @@ def sharding_of_leaf(leaf: Any) -> NamedSharding | None:
     return found if found.mesh.size > 1 else None
 
 
-def with_mesh_around(shardings: Any) -> Any:
+def with_mesh_around(shardings: Tree) -> Tree:
     """Return a tree of shardings with partition specs made shardings over the mesh around, where there is one.
 
     Raises:
@@ -121,7 +128,7 @@ def with_mesh_around(shardings: Any) -> Any:
     )
 
 
-def require_named(role: str, shardings: Any) -> None:
+def require_named(role: str, shardings: Tree) -> None:
     """Check that shardings, in a tree, name axes of a mesh.
 
     Raises:
@@ -141,7 +148,7 @@ def require_named(role: str, shardings: Any) -> None:
             )
 
 
-def _named(sharding: Any) -> NamedSharding | None:
+def _named(sharding: jax.sharding.Sharding | None) -> NamedSharding | None:
     if sharding is None or isinstance(sharding, jax.sharding.SingleDeviceSharding):
         return None
     if isinstance(sharding, NamedSharding):
@@ -155,7 +162,7 @@ def _named(sharding: Any) -> NamedSharding | None:
     )
 
 
-def _require_own_names(mesh: Any, place: str | None = None) -> None:
+def _require_own_names(mesh: Mesh | AbstractMesh, place: str | None = None) -> None:
     """Raise InvalidOption where two axes of a mesh have one name, of which JAX says nothing until XLA reads it."""
     names = [str(name) for name in mesh.axis_names]
     if len(set(names)) != len(names):

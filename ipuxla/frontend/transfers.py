@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from hlo_passes import ops
 from hlo_passes.ir import Location, Value
 from ipuxla.frontend import narrow
+from ipuxla.frontend._jax_compat import mlir
 from ipuxla.frontend.attributes import flag, text
 from ipuxla.frontend.legalization import Reader, Scope
+from ipuxla.frontend.nested import Operand
 
 _CHANNEL = re.compile(r"handle\s*=\s*(-?\d+)\s*,\s*type\s*=\s*(\d+)")
 _KINDS = {1: "DEVICE_TO_DEVICE", 2: "DEVICE_TO_HOST", 3: "HOST_TO_DEVICE"}
@@ -21,7 +24,7 @@ class _Channel(NamedTuple):
     channel_type: str
 
 
-def _channel(scope: Scope, op: Any, location: Location) -> _Channel:
+def _channel(scope: Scope, op: mlir.Operation, location: Location) -> _Channel:
     """Return the channel of a transfer with the host."""
     found = _CHANNEL.search(str(op.attributes["channel_handle"]))
     assert found is not None, op
@@ -31,7 +34,7 @@ def _channel(scope: Scope, op: Any, location: Location) -> _Channel:
     return _Channel(number, _KINDS.get(kind, str(kind)))
 
 
-def _values(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Value]:
+def _values(scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location) -> list[Value]:
     """Return the operands that are no tokens; of types that a stream holds as they are."""
     for value in (*op.operands, *op.results):
         if narrow.narrow_element(str(value.type)) is not None:
@@ -41,26 +44,34 @@ def _values(scope: Scope, op: Any, operands: list[Any], location: Location) -> l
     return [operand for operand in operands if isinstance(operand, Value)]
 
 
-def _send(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _send(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     values = _values(scope, op, operands, location)
     made = ops.Send(*_channel(scope, op, location))
     return [list(scope.emit_all(made, values, location)) if values else []]
 
 
-def _outfeed(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _outfeed(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     values = _values(scope, op, operands, location)
     made = ops.Outfeed(text(op, "outfeed_config"))
     return [list(scope.emit_all(made, values, location)) if values else []]
 
 
-def _recv(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _recv(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     _values(scope, op, operands, location)
     types = tuple(scope.result_types(op, location))
     made = ops.Recv(types, *_channel(scope, op, location))
     return [*(scope.emit_all(made, (), location) if types else ()), []]
 
 
-def _infeed(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+def _infeed(
+    scope: Scope, op: mlir.Operation, operands: Sequence[Operand], location: Location
+) -> Sequence[Operand]:
     _values(scope, op, operands, location)
     types = tuple(scope.result_types(op, location))
     made = ops.Infeed(types, text(op, "infeed_config"))

@@ -10,10 +10,10 @@ import contextlib
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 from hlo_passes.errors import HloError
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend._jax_compat import mlir
 from tiles import isolated
 from tiles.files import nesting
 
@@ -30,7 +30,7 @@ _NO_BRACKETS = re.compile(rb'"(?:[^"\\\\\n]|\\\\.)*"|//[^\n]*|->')
 _NOTHING = re.compile(r"dense<\s*>")
 
 
-def require_shallow(source: Any) -> None:
+def require_shallow(source: object) -> None:
     """Check a module's text, which bytecode and modules in memory have none of.
 
     Raises:
@@ -43,7 +43,7 @@ def require_shallow(source: Any) -> None:
         raise ValueError(f"brackets nest {depth} deep, {MAX_NESTING} at most are read")
 
 
-def may_end_the_process(source: Any) -> bool:
+def may_end_the_process(source: object) -> bool:
     """Whether a text holds what jaxlib's reader (0.10.2) divides by zero for: an all_to_all, and groups of nothing.
 
     Which of its operations the empty list belongs to is not looked into: reading apart costs a second.
@@ -67,7 +67,7 @@ def read_apart(source: str | bytes, options: dict[str, bool]) -> bytes:
     return isolated.call(READER, json.dumps(request).encode())
 
 
-def answer(request: bytes, use: Callable[[Any], Any]) -> bytes:
+def answer(request: bytes, use: Callable[[mlir.Operation], object]) -> bytes:
     """Answer ``read_apart`` in the child process, after doing with the module what the asker will do.
 
     Args:

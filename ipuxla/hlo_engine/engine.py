@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 
 from hlo_passes.ir import Module, evaluate_module, evaluate_partitioned, one_by_one
 from hlo_passes.ops import Print, Stop
 from hlo_passes.passes import uneven_collective
+from ipuxla._jax_compat import Datum
 from ipuxla.errors import Unsupported
 from ipuxla.hlo_engine.replay import DECIDING, replaying
 from ipuxla.hlo_engine.streaming import showing, streaming
 from ipuxla.lowering.registry import where
 from ipuxla.sharding import Placement
+from tiles._jax_compat import jit
 from tiles.compiler import DECIDE_ALIKE, EVEN, Executable
 from tiles.engine import FLOAT, RING, Engine, Trace, check_items, quickly
 from tiles.errors import InvalidGraph
@@ -53,7 +54,7 @@ class HloEngine(Engine):
           executable: returns what the module was compiled to, whose run with floats decides in the ring.
           arithmetic: "float" or "ring".
           streams: those by which it exchanges items with the host.
-          placement: how whole arrays are cut over the devices that run it; None for one.
+          placement: how whole arrays are sharded over the devices that run it; None for one.
 
         Raises:
           InvalidGraph: some devices may never reach a collective that others wait at.
@@ -88,35 +89,39 @@ class HloEngine(Engine):
         return bool(self._streams) or self._prints or self._stops
 
     @property
-    def compiler_options(self) -> dict[str, Any] | None:
+    def compiler_options(self) -> dict[str, bool | int] | None:
         """XLA's: quickly in the ring, as the fast engine's."""
         if self.arithmetic == FLOAT:
             return None
         instructions = self._module.walk()
         return quickly(sum(value.type.size_bytes for i in instructions for value in i.results), rounds=False)
 
-    def run(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[jax.Array], Trace]:
+    def run(
+        self, *inputs: Datum, streams: Mapping[str, Datum] | None = None
+    ) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``. The trace has no supersteps."""
         results, received = self._run(*inputs, streams=streams)
         return list(results), Trace((), self.name, self.arithmetic, streams=received)
 
     @functools.cached_property
-    def _run(self) -> Callable[..., tuple[_Results, Mapping[str, Any]]]:
+    def _run(self) -> Callable[..., tuple[_Results, Mapping[str, Datum]]]:
         module, executable, options = self._module, self._executable, self.compiler_options
         if self._exchanges:
             return streaming(module, self._streams, executable, self.arithmetic, options)
         if self._replays:
             function = replaying(module, executable, options)
         else:
-            function = jax.jit(self._traced, compiler_options=options)
+            function = jit(self._traced, compiler_options=options)
 
-        def run(*arrays: Any, streams: Mapping[str, Any] | None = None) -> tuple[_Results, Mapping[str, Any]]:
+        def run(
+            *arrays: Datum, streams: Mapping[str, Datum] | None = None
+        ) -> tuple[_Results, Mapping[str, Datum]]:
             check_items(module.name, {}, {}, streams)
             return function(*arrays), {}
 
         return run
 
-    def trace(self, *inputs: Any) -> _Results:
+    def trace(self, *inputs: Datum) -> _Results:
         """Return the outputs as a JAX-traceable function of the inputs.
 
         Raises:
@@ -148,12 +153,12 @@ class HloEngine(Engine):
         return ring(evaluate, [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types])
 
 
-def _on_all_devices(module: Module, placement: Placement) -> Callable[..., list[Any]]:
+def _on_all_devices(module: Module, placement: Placement) -> Callable[..., list[Datum]]:
     """Return a function of whole arrays: the module evaluated on all devices, operation by operation."""
 
-    def evaluate(*arrays: Any) -> list[Any]:
-        held = evaluate_partitioned(module, *placement.to_devices(arrays), apply=one_by_one)
-        return placement.from_devices(held)
+    def evaluate(*arrays: Datum) -> list[Datum]:
+        on_devices = evaluate_partitioned(module, *placement.to_devices(arrays), apply=one_by_one)
+        return placement.from_devices(on_devices)
 
     return evaluate
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 
 from hlo_passes.ir import Decisions, Module, evaluate_module, one_by_one
 from hlo_passes.ops import Case, If, While
+from ipuxla._jax_compat import Datum
+from tiles._jax_compat import jit
 from tiles.compiler import Executable
 from tiles.engine import record_decisions
 from tiles.numerics import decisions
@@ -27,21 +28,23 @@ class Asked(Decisions):
         self.answers = answers
 
     @property
-    def state(self) -> Any:
+    def state(self) -> Datum:
         """What loops and branches carry."""
         return self.answers.state
 
     @state.setter
-    def state(self, value: Any) -> None:
+    def state(self, value: Datum) -> None:
         self.answers.state = value
 
-    def take(self, decision: Any) -> Any:
+    def take(self, decision: Datum) -> Datum:
         """Return the answer."""
         return self.answers.take(decision)
 
 
 def replaying(
-    module: Module, executable: Callable[[], Executable], compiler_options: dict[str, Any] | None = None
+    module: Module,
+    executable: Callable[[], Executable],
+    compiler_options: dict[str, bool | int] | None = None,
 ) -> Callable[..., Sequence[jax.Array]]:
     """Return a function of arrays: the module in the ring, with the decisions of a run with floats.
 
@@ -55,12 +58,12 @@ def replaying(
     """
     names = [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types]
 
-    def repeating(recorded: Any, *arrays: Any) -> tuple[Any, ...]:
+    def repeating(recorded: Datum, *arrays: Datum) -> tuple[Datum, ...]:
         return evaluate_module(module, *arrays, apply=one_by_one, decisions=Asked(decisions.Replay(recorded)))
 
-    repeat = jax.jit(ring(repeating, ["int32", *names]), compiler_options=compiler_options)
+    repeat = jit(ring(repeating, ["int32", *names]), compiler_options=compiler_options)
 
-    def run(*arrays: Any) -> Sequence[jax.Array]:
+    def run(*arrays: Datum) -> Sequence[jax.Array]:
         return repeat(record_decisions(executable(), *arrays), *arrays)
 
     return run

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from hlo_passes.ir import Decisions, Module, evaluate_module, one_by_one
+from hlo_passes.ir import Decisions, Module, TensorType, evaluate_module, one_by_one
 from hlo_passes.ops import Print, Stop
+from ipuxla._jax_compat import Datum, Function
 from ipuxla.hlo_engine.replay import DECIDING, Asked
 from ipuxla.lowering.registry import where
+from tiles._jax_compat import jit
 from tiles.compiler import ErrorStep, Executable, PrintStep
 from tiles.engine import (
     FIRST_CAPACITY,
@@ -38,7 +40,7 @@ _Kind = tuple[str, tuple[tuple[tuple[int, ...], str], ...]]
 """A message, with shape and dtype of every value that it shows: what prints of one kind have in common."""
 
 
-def _kind(message: str, values: Sequence[Any]) -> _Kind:
+def _kind(message: str, values: Sequence[Datum]) -> _Kind:
     return message, tuple((tuple(x.shape), jnp.dtype(x.dtype).name) for x in values)
 
 
@@ -53,14 +55,14 @@ class Prints:
     def __init__(self, module: Module) -> None:
         """Find a module's prints."""
         self.steps: dict[int, PrintStep] = {}
-        self.types: dict[int, tuple[tuple[int, ...], Any]] = {}
+        self.types: dict[int, tuple[tuple[int, ...], np.dtype]] = {}
         self._numbers: dict[_Kind, list[int]] = {}
         for instruction in module.walk():
             if isinstance(instruction.op, Print):
                 types = [jax.ShapeDtypeStruct(v.type.shape, v.type.np_dtype) for v in instruction.operands]
                 self._add(instruction.op.message, types or [_NOTHING])
 
-    def _add(self, message: str, types: Sequence[Any]) -> None:
+    def _add(self, message: str, types: Sequence[jax.ShapeDtypeStruct]) -> None:
         numbers = self._numbers.setdefault(_kind(message, types), [])
         title = read_message(message).template
         for part, type_ in enumerate(types if not numbers else ()):
@@ -68,7 +70,7 @@ class Prints:
             self.types[numbers[-1]] = tuple(type_.shape), type_.dtype
             self.steps[numbers[-1]] = PrintStep("print", "", title, "", message, part)
 
-    def show(self, streams: Streams, message: str, values: Sequence[Any]) -> None:
+    def show(self, streams: Streams, message: str, values: Sequence[Datum]) -> None:
         """Print values as a message says."""
         values = values or [jnp.zeros(_NOTHING.shape, _NOTHING.dtype)]
         for number, value in zip(self._numbers[_kind(message, values)], values, strict=True):
@@ -88,7 +90,7 @@ class Stops:
     def __init__(self, module: Module, first: int) -> None:
         """Find where a module may stop; numbers begin with ``first``."""
         self.steps: dict[int, ErrorStep] = {}
-        self.types: dict[int, tuple[tuple[int, ...], Any]] = {}
+        self.types: dict[int, tuple[tuple[int, ...], np.dtype]] = {}
         self._numbers: dict[_Kind, int] = {}
         for instruction in module.walk():
             if isinstance(instruction.op, Stop):
@@ -102,7 +104,7 @@ class Stops:
                         "stop", "value", instruction.op.message, where(instruction)
                     )
 
-    def stop(self, streams: Streams, message: str, value: Any) -> None:
+    def stop(self, streams: Streams, message: str, value: Datum) -> None:
         """Stop the run unless something has halted it."""
         streams.stop_with(self._numbers[_kind(message, [value])], value)
 
@@ -124,30 +126,30 @@ class _Host(Decisions):
         self.may_halt = may_halt
 
     @property
-    def state(self) -> Any:
+    def state(self) -> Datum:
         return self.streams.state, self.asked.state
 
     @state.setter
-    def state(self, value: Any) -> None:
+    def state(self, value: Datum) -> None:
         self.streams.state, self.asked.state = value
 
-    def take(self, decision: Any) -> Any:
+    def take(self, decision: Datum) -> Datum:
         return self.asked.take(decision)
 
-    def goes_on(self, predicate: Any) -> Any:
+    def goes_on(self, predicate: Datum) -> Datum:
         decided = self.take(predicate)
         return self.streams.unless_halted(decided) if self.may_halt else decided
 
-    def receive(self, stream: str, type_: Any) -> Any:
+    def receive(self, stream: str, type_: TensorType) -> Datum:
         return self.streams.take(stream)
 
-    def send(self, stream: str, value: Any) -> None:
+    def send(self, stream: str, value: Datum) -> None:
         self.streams.send(stream, value)
 
-    def show(self, message: str, values: Sequence[Any]) -> None:
+    def show(self, message: str, values: Sequence[Datum]) -> None:
         self.prints.show(self.streams, message, values)
 
-    def stop(self, message: str, value: Any) -> None:
+    def stop(self, message: str, value: Datum) -> None:
         if self.stops is None:
             super().stop(message, value)
         else:
@@ -159,11 +161,11 @@ def _show(found: Sequence[Printed], arithmetic: str) -> None:
         print(line)
 
 
-def showing(module: Module) -> Callable[..., Sequence[Any]]:
+def showing(module: Module) -> Callable[..., Sequence[Datum]]:
     """Return a module without streams as a traceable function that prints as it runs."""
     prints = Prints(module)
 
-    def evaluate(*arrays: Any) -> Sequence[Any]:
+    def evaluate(*arrays: Datum) -> Sequence[Datum]:
         flow = Streams({}, False, {}, {}, ())
         flow.show_at_once(functools.partial(_show, arithmetic="float"))
         host = _Host(flow, Asked(decisions.Decisions()), False, prints)
@@ -177,8 +179,8 @@ def streaming(
     streams: Mapping[str, Stream],
     executable: Callable[[], Executable],
     arithmetic: str,
-    compiler_options: dict[str, Any] | None = None,
-) -> Callable[..., tuple[list[Any], dict[str, Any]]]:
+    compiler_options: dict[str, bool | int] | None = None,
+) -> Callable[..., tuple[list[Datum], dict[str, Datum]]]:
     """Return a function of arrays and ``streams`` to results and what device-to-host streams received.
 
     It raises ``ProgramAborted`` where the module stops.
@@ -197,7 +199,9 @@ def streaming(
     dtypes = {name: to_jax(stream.dtype) for name, stream in streams.items()}
     replays = arithmetic == "ring" and any(isinstance(i.op, DECIDING) for i in module.walk())
 
-    def evaluate(capacity: tuple[int, ...], recorded: Any, items: Any, arrays: Any) -> Any:
+    def evaluate(
+        capacity: tuple[int, ...], recorded: Datum, items: Mapping[str, Datum], arrays: Sequence[Datum]
+    ) -> Datum:
         flow = Streams(streams, may_halt, items, dtypes, capacity)
         answers = decisions.Replay(recorded) if replays else decisions.Decisions()
         flow.add_steps(prints.types, stops.types)
@@ -205,17 +209,19 @@ def streaming(
         return evaluate_module(module, *arrays, apply=one_by_one, decisions=host), flow.state
 
     @functools.cache
-    def compiled(capacity: tuple[int, ...]) -> Callable[..., Any]:
+    def compiled(capacity: tuple[int, ...]) -> Function:
         function = functools.partial(evaluate, capacity)
         if arithmetic == "ring":
             function = ring(function, ["int32", given, types])
-        return jax.jit(function, compiler_options=compiler_options)
+        return jit(function, compiler_options=compiler_options)
 
-    def run(*arrays: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+    def run(
+        *arrays: Datum, streams: Mapping[str, Datum] | None = None
+    ) -> tuple[list[Datum], dict[str, Datum]]:
         items = check_items(module.name, declared, {}, streams)
         recorded = record_decisions(executable(), *arrays, streams=items) if replays else ()
 
-        def error(halted: int, state: dict[str, Any], received: Received) -> IpuError:
+        def error(halted: int, state: dict[str, Datum], received: Received) -> IpuError:
             if halted > 0:
                 return aborted(
                     stops.steps[halted - 1],

@@ -32,7 +32,7 @@ from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of
 from ipuxla.lowering.transfers import streams_of
 from ipuxla.sharding import ArraySharding
-from tiles.graph import Graph
+from tiles.graph import Graph, Tensor
 from tiles.target import System, Target
 
 __all__ = ["RULES", "UnsupportedLowering", "joining", "lower_module", "streams_of"]
@@ -66,7 +66,7 @@ def lower_module(module: Module, target: Target | System, inputs: Sequence[Array
     Args:
       module: an optimized module.
       target: the machine; a system for a module of many devices, each of which is a replica then.
-      inputs: how parameters are cut, which says between which devices they differ; if empty, between all.
+      inputs: how parameters are sharded, which says between which devices they differ; if empty, between all.
 
     Raises:
       UnsupportedLowering: an op without a lowering, or a stream of several types; names the user's source line.
@@ -79,7 +79,7 @@ def lower_module(module: Module, target: Target | System, inputs: Sequence[Array
     whole = collectives.axes_of_parts(module) if axes != tuple(module.mesh) else {}
     for axis, size in axes:
         graph.replicate(axis, size, folded=axis in folded, part_of=whole.get(axis, ""))
-    arguments = []
+    arguments: list[Tensor] = []
     for number, parameter in enumerate(entry.parameters):
         name, kind = parameter.name.removeprefix("%"), dtype_of(parameter.type)
         differs = inputs[number].axes(axes) if inputs else graph.replicas.names

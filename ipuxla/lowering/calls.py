@@ -31,7 +31,7 @@ def lower_call(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ..
     for argument, parameter in zip(arguments, function.parameters, strict=True):
         _copy_into(lowering, argument, parameter, location)
     lowering.program.add(ProgramCall(name))
-    results = []
+    results: list[Tensor] = []
     for result in function.results:
         copy = lowering.graph.add_tensor(result.shape, result.dtype, f"{name}.result", location=location)
         _copy_into(lowering, result, copy, location)

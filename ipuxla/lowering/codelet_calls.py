@@ -1,4 +1,4 @@
-"""Calls of users' codelets onto tiles: a domain of points, cut as planned or as the call says."""
+"""Calls of users' codelets onto tiles: a domain of points, split as planned or as the call says."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ipuxla.errors import InvalidCodelet
 from ipuxla.lowering.indexing import in_memory
 from ipuxla.lowering.regions import region_body
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
+from tiles._jax_compat import broadcast
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import (
     PARALLEL,
@@ -76,7 +77,7 @@ class PointCodelet(Codelet):
 
     @property
     def points(self) -> int:
-        """Dimensions that come first in the domain and may be cut; those behind them are what one point reads or writes."""
+        """Dimensions that come first in the domain and may be split; those behind them are what one point reads or writes."""
         form = self.call.point_form
         return len(form.points) + len(form.combined)
 
@@ -96,7 +97,7 @@ class PointCodelet(Codelet):
             shape = (*mask.shape[: self.points], *(1,) * (contributions.ndim - self.points))
             real = jnp.broadcast_to(mask.reshape(shape), contributions.shape)
             neutral = neutral_element(self.call.combiner, contributions.dtype.name)
-            return lax.select(real, contributions, lax.broadcast(neutral, contributions.shape))
+            return lax.select(real, contributions, broadcast(neutral, contributions.shape))
 
         return at_points(form, sizes, function, operands, self.call.combiner, None if mask is None else kept)
 
@@ -114,7 +115,7 @@ class PointCodelet(Codelet):
         return self, tuple(dtype_of(t) for t in self.function.result_types)
 
     def may_split(self, form: OpForm, d: int) -> bool:
-        """Points may be cut; those that contribute to one result, where there is one result."""
+        """Points may be split; those that contribute to one result, where there is one result."""
         return d < self.points and (not form.dims[d].is_reduced or len(form.results) == 1)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:

@@ -56,7 +56,7 @@ class _Loop:
             lowering.graph.add_variable(v.type.shape, dtype_of(v.type), "carried", self.location)
             for v in self.initial
         ]
-        self.arguments = [*self.carried, *(held(lowering, v) for v in instruction.operands[count:])]
+        self.arguments = [*self.carried, *(materialized(lowering, v) for v in instruction.operands[count:])]
 
     def body(self, region: Computation) -> Sequence:
         """Place the body and, at its end, the copies into the carried buffers."""
@@ -97,12 +97,12 @@ def lower_case(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ..
 def _switch(
     lowering: Lowering, instruction: Instruction, regions: tuple[Computation, ...]
 ) -> tuple[Tensor, ...]:
-    index, *arguments = (held(lowering, v) for v in instruction.operands)
+    index, *arguments = (materialized(lowering, v) for v in instruction.operands)
     graph, location = lowering.graph, where(instruction)
     results = [
         graph.add_variable(v.type.shape, dtype_of(v.type), "chosen", location) for v in instruction.results
     ]
-    placed = []
+    placed: list[tuple[Lowering, tuple[Tensor, ...]]] = []
     for region in regions:
         inner = replace(lowering, program=Sequence())
         placed.append((inner, lower_computation(inner, region, arguments)))
@@ -112,7 +112,7 @@ def _switch(
     return tuple(graph.tensors[result.name] for result in results)
 
 
-def held(lowering: Lowering, value: Value) -> Tensor:
+def materialized(lowering: Lowering, value: Value) -> Tensor:
     """Return the tensor of a value that must lie in memory, splat constants included."""
     return materialize(lowering, value) if lowering.constant(value) is not None else lowering.tensor(value)
 

@@ -33,9 +33,9 @@ class _Form:
     """A form being written: its dimensions, and how the table's indexed axes find their indices."""
 
     dims: list[Dim]
-    axes: list[int] = field(default_factory=list)
-    windows: list[int] = field(default_factory=list)
-    components: list[int | None] = field(default_factory=list)
+    axes: list[int] = field(default_factory=list[int])
+    windows: list[int] = field(default_factory=list[int])
+    components: list[int | None] = field(default_factory=list[int | None])
 
     def reduced(self, name: str, size: int) -> int:
         """Add a reduced dimension and return its number."""
@@ -59,7 +59,7 @@ class _Form:
           along_dims: domain dimensions of the indices' dimensions but ``vector``, in order.
           vector: the dimension index vectors lie along.
         """
-        operands = []
+        operands: list[tuple[Tensor, IndexMap]] = []
         for component in self.components:
             if component is None:
                 zero = lowering.graph.add_constant(np.zeros((), np.int32), "int32")
@@ -84,7 +84,7 @@ def lower_gather(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
     lookups = [d for d in range(len(shape)) if d not in n.offset_dims]
     of_indices = [b for b in range(len(indices.shape)) if b != n.index_vector_dim]
     offsets = iter(n.offset_dims)
-    axes = []
+    axes: list[Affine] = []
     for axis, size in enumerate(table.shape):
         component = n.start_index_map.index(axis) if axis in n.start_index_map else None
         if axis in n.operand_batching_dims:

@@ -38,7 +38,7 @@ def lower_dynamic_update_slice(lowering: Lowering, instruction: Instruction) -> 
 def _offsets(
     lowering: Lowering, starts: list[Value], sizes: tuple[int, ...], shape: tuple[int, ...]
 ) -> list[Tensor | None]:
-    """Return the offset tensors of the axes that are cut; None for the others."""
+    """Return the offset tensors of the axes that are split; None for the others."""
     return [
         in_memory(lowering, start) if n != size else None
         for start, n, size in zip(starts, sizes, shape, strict=True)

@@ -215,7 +215,8 @@ class _Rows:
                 )
             case ops.Reduce():
                 return self._fold(instruction, axes[0])
-        return False
+            case _:
+                return False
 
     def _point(self, instruction: Instruction, axes: tuple[int, ...]) -> bool:
         """Add what one elementwise instruction computes of one point."""

@@ -11,7 +11,7 @@ def region_body(region: Computation) -> tuple[Body, tuple[int, ...]]:
     """Return a region of scalars as rows over its parameters, in order, and the value that each result is."""
     count = len(region.parameters)
     body: list[tuple[str, tuple[int, ...], tuple[tuple[str, object], ...]]] = []
-    outputs = []
+    outputs: list[int] = []
     for result in region.results:
         single = Computation(region.name, region.parameters, region.instructions, (result,))
         rows, parameters = expression(single)

@@ -42,8 +42,8 @@ class Lowering:
     graph: Graph
     computation: Computation
     program: Sequence
-    values: dict[Value, Tensor] = field(default_factory=dict)
-    functions: dict[str, Function] = field(default_factory=dict)
+    values: dict[Value, Tensor] = field(default_factory=dict[Value, Tensor])
+    functions: dict[str, Function] = field(default_factory=dict[str, Function])
     prefix: str = ""
 
     @cached_property

@@ -31,7 +31,7 @@ def lower_sort(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ..
 
 @lowers(TopK)
 def lower_top_k(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
-    """Select from rows, which may be cut over tiles."""
+    """Select from rows, which may be split over tiles."""
     op = instruction.op
     assert isinstance(op, TopK)
     return top_k(

@@ -6,7 +6,7 @@ import numpy as np
 
 from hlo_passes.ir import Instruction, Module, TensorType
 from hlo_passes.ops import HostTransfer, Infeed, Outfeed, Print, Recv, Send, Stop
-from ipuxla.lowering.control import held
+from ipuxla.lowering.control import materialized
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from tiles.graph import CopyFromStream, CopyToStream, ErrorProgram, PrintTensor, Stream, Tensor, read_message
@@ -63,7 +63,7 @@ def lower_to_host(lowering: Lowering, instruction: Instruction) -> tuple[Tensor,
     assert isinstance(instruction.op, HostTransfer)
     names = instruction.op.streams(len(instruction.operands))
     for name, value in zip(names, instruction.operands, strict=True):
-        lowering.program.add(CopyToStream(held(lowering, value).name, name, where(instruction)))
+        lowering.program.add(CopyToStream(materialized(lowering, value).name, name, where(instruction)))
     return ()
 
 
@@ -72,7 +72,7 @@ def lower_print(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, .
     """Print every operand, one after another; a line that shows none prints a tensor without elements."""
     assert isinstance(instruction.op, Print)
     location, text = where(instruction), instruction.op.message
-    tensors = [held(lowering, value) for value in instruction.operands]
+    tensors = [materialized(lowering, value) for value in instruction.operands]
     if not tensors:
         tensors = [lowering.graph.add_constant(np.zeros(0, np.bool_), "bool", "nothing", location)]
     title = read_message(text).template
@@ -86,7 +86,7 @@ def lower_stop(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ..
     """Stop the run with the operand."""
     assert isinstance(instruction.op, Stop)
     (value,) = instruction.operands
-    stop = ErrorProgram(held(lowering, value).name, instruction.op.message, where(instruction))
+    stop = ErrorProgram(materialized(lowering, value).name, instruction.op.message, where(instruction))
     lowering.program.add(stop)
     return ()
 

@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from tests.fuzz import record
-from tests.fuzz.kinds import Chunk, run_chunk, written
+from tests.fuzz.kinds import CHUNK, Chunk, run_chunk, written
 
 KINDS = ("programs", "control", "programs", "unusual", "executables", "modules")
 """In turn; programs are drawn twice as often as the others."""
@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--write", action="store_true", help="add the run to tests/fuzz/results.md")
     parser.add_argument("--as-drawn", action="store_true", help="make no failure smaller, and go on after it")
+    parser.add_argument("--chunk", type=int, default=CHUNK, help="programs of one process after another")
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path(".fuzz"))
     options = parser.parse_args()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
@@ -70,11 +71,8 @@ def _draw(
             turn = next(turns)
             kind, own_seed = kinds[turn % len(kinds)], seed * 1_000_003 + turn
             pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-            running[pool.submit(run_chunk, kind, own_seed, options.folder, options.as_drawn)] = (
-                kind,
-                own_seed,
-                pool,
-            )
+            job = pool.submit(run_chunk, kind, own_seed, options.folder, options.as_drawn, options.chunk)
+            running[job] = kind, own_seed, pool
         for future in concurrent.futures.wait(running, return_when="FIRST_COMPLETED").done:
             kind, own_seed, pool = running.pop(future)
             pool.shutdown()
@@ -82,7 +80,7 @@ def _draw(
                 chunk: Chunk = future.result()
             except concurrent.futures.process.BrokenProcessPool:
                 tried["found"] += 1
-                print(f"DIED: run_chunk({kind!r}, {own_seed})", flush=True)
+                print(f"DIED: run_chunk({kind!r}, {own_seed}), {options.chunk} programs", flush=True)
                 continue
             tried.update(chunk.tried)
             refused.update(chunk.refused)

@@ -33,7 +33,7 @@ from tiles.errors import InvalidExecutable, OutOfTileMemory
 from tiles.target import Target
 
 CHUNK = 30
-"""Programs that a process draws before it forgets what JAX compiled for them."""
+"""Programs that a process draws, unless told otherwise, before it forgets what JAX compiled for them."""
 HOSTILE_CHUNK = 400
 """Modules or executables of a process."""
 APART = 10
@@ -101,7 +101,7 @@ def _stop(*_: Any) -> None:
     raise TooSlow
 
 
-def run_chunk(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool = False) -> Chunk:
+def run_chunk(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool = False, size: int = CHUNK) -> Chunk:
     """Draw and check one chunk of a kind; everything follows from the seed and the failures in ``folder``.
 
     Args:
@@ -109,6 +109,7 @@ def run_chunk(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool = False
       seed: of all that is drawn.
       folder: of failures.
       as_drawn: whether programs that fail are left as they are and the chunk goes on, instead of making the first smaller.
+      size: how many programs; more of them share more of what XLA compiled, and take more memory.
     """
     warnings.simplefilter("ignore")
     os.environ["IPUXLA_CACHE_DIR"] = ""
@@ -119,10 +120,10 @@ def run_chunk(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool = False
     if kind in ("modules", "executables"):
         return _hostile(kind, seed)
     with jax.enable_x64(kind != "control"):
-        return _programs(kind, seed, folder, as_drawn)
+        return _programs(kind, seed, folder, as_drawn, size)
 
 
-def _programs(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool) -> Chunk:
+def _programs(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool, size: int) -> Chunk:
     programs: Any = {"programs": PROGRAMS, "control": CONTROL, "unusual": unusual_programs()}[kind]
     last: dict[str, Any] = {}
     refused: dict[str, int] = {}
@@ -131,7 +132,7 @@ def _programs(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool) -> Chu
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
-        max_examples=CHUNK,
+        max_examples=size,
         deadline=None,
         derandomize=False,
         database=DirectoryBasedExampleDatabase(folder / "examples" / kind),

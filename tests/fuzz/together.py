@@ -23,6 +23,7 @@ import numpy as np
 import ipuxla
 from ipuxla.frontend._jax_compat import jaxpr_as_fun
 from ipuxla.hlo_engine import HloEngine
+from tiles._jax_compat import OLDER_EMITTERS
 from tiles.codelets.cells import extent_classes, slice_extents
 from tiles.compiler import ExecuteStep, VertexGroup
 from tiles.engine import FLOAT, RING, FastEngine, memory
@@ -35,7 +36,7 @@ from tiles.numerics.ring import ring
 QUICKLY: dict[str, bool | int] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
+    **OLDER_EMITTERS,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
 """How XLA compiles what runs once on a few elements: half of the time that it takes by default."""
@@ -188,7 +189,7 @@ def _forms_without_code(engine: LiteralEngine, group: VertexGroup) -> Iterator[F
 def _zeros(
     engine: LiteralEngine, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]
 ) -> list[np.ndarray]:
-    return [np.zeros(shape, engine.carried(d)) for shape, d in zip(shapes, dtypes, strict=True)]
+    return [np.zeros(shape, engine.stored_dtype(d)) for shape, d in zip(shapes, dtypes, strict=True)]
 
 
 _FORMS = {"literal": _whole_forms, "vertex": _cell_forms, "tile": _forms_without_code}

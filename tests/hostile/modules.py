@@ -11,11 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import export, lax
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import ipuxla
 from hlo_passes.errors import HloError
+from tests.systems import auto_mesh
 from tiles.errors import IpuError
 from tiles.target import System, Target, find_system
 
@@ -23,7 +24,7 @@ Source = str | bytes
 TARGET = Target.named("gc200").replace(num_tiles=8)
 SYSTEM = dataclasses.replace(find_system("dss8440"), chip=TARGET)
 """What programs of several IPUs are compiled for."""
-MESH = AbstractMesh((2, 2), ("d", "m"))
+MESH = auto_mesh((2, 2), ("d", "m"))
 F32 = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
 
 

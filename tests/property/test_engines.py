@@ -22,7 +22,7 @@ from tests.programs import random_programs, without_jumps
 from tiles.compiler import Executable, certify, compile_graph, load_executable
 from tiles.engine import LiteralEngine, VertexEngine
 from tiles.engine.memory import TileMemory
-from tiles.engine.operands import HeldOperand
+from tiles.engine.operands import StoredOperand
 from tiles.errors import InvalidExecutable
 from tiles.graph import AxisSplit, Graph, Plan, Site, whole
 from tiles.numerics.tolerance import check_close, max_error, tolerance_of
@@ -124,7 +124,7 @@ def exchanges(executable: Executable) -> int:
     return sum(bool(operand.buffer) for _, group in executable.groups() for operand in group.operands)
 
 
-def misplace_one_word(held: HeldOperand, state: TileMemory) -> None:
+def misplace_one_word(held: StoredOperand, state: TileMemory) -> None:
     """Replace one word of one cell's slice by a different neighbour."""
     for tile in held.slices.tiles:
         row = state.words[tile, held.word : held.word + held.words]

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
 import ipuxla
@@ -14,8 +13,9 @@ from hlo_passes.ops import AllReduce
 from hlo_passes.passes import JoinCollectives
 from tests.budgets import SEQUENCE, budget
 from tests.replicas import small_system
+from tests.systems import auto_mesh
 
-MESH = AbstractMesh((2, 2), ("a", "b"))
+MESH = auto_mesh((2, 2), ("a", "b"))
 SHAPES = ((3,), (2, 2), (5,))
 AXES = (("a",), ("b",), ("a", "b"))
 STEP = st.tuples(st.sampled_from(["psum", "pmax", "tanh", "loop"]), st.integers(0, 99), st.sampled_from(AXES))
@@ -94,7 +94,7 @@ def test_neighbours_are_one_and_what_waits_or_differs_is_not():
 
 def test_what_is_small_depends_on_the_systems_latency():
     def joined(system, count, size):
-        mesh = AbstractMesh((count,), ("d",))
+        mesh = auto_mesh((count,), ("d",))
         both = jax.shard_map(
             lambda x, y: jax.lax.psum((x, y), "d"), mesh=mesh, in_specs=P("d"), out_specs=P()
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import ipuxla
@@ -15,8 +15,9 @@ from hlo_passes.ops import AllReduce, ReduceScatter
 from hlo_passes.passes import ScatterReductions
 from tests.budgets import SEQUENCE, budget
 from tests.replicas import small_system
+from tests.systems import auto_mesh
 
-MESH = AbstractMesh((2, 4), ("a", "b"))
+MESH = auto_mesh((2, 4), ("a", "b"))
 SYSTEM = small_system("pod16")
 SIZES = {"a": 2, "b": 4}
 
@@ -98,7 +99,7 @@ def test_small_sums_and_groups_that_halving_does_not_cut_are_left():
     assert ScatterReductions().run(module) is module, "small ones cross together"
     assert ScatterReductions(min_bytes=513).run(module) is module
     assert ScatterReductions(min_bytes=512).run(module) is not module
-    mesh = AbstractMesh((3,), ("c",))
+    mesh = auto_mesh((3,), ("c",))
 
     def of_three(x):
         total = jax.lax.psum(x, "c")

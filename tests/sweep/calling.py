@@ -12,11 +12,12 @@ import numpy as np
 from jax import export
 from jax.experimental import io_callback
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 import ipuxla
 from tests.replicas import small_system
 from tests.sweep.cases import Group, booleans, integers, normal
+from tests.systems import auto_mesh
 
 GROUP = Group("calling")
 add, around = GROUP.add, GROUP.around
@@ -312,7 +313,7 @@ around(
 )
 
 
-FOUR = AbstractMesh((4,), ("i",))
+FOUR = auto_mesh((4,), ("i",))
 FOUR_IPUS = small_system("m2000", 16)
 
 

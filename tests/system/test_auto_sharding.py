@@ -11,6 +11,7 @@ import ipuxla
 from ipuxla.errors import InvalidOption, OutOfTileMemory
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.candidates import find_candidates
+from ipuxla.pinned_shardings import read_pinned
 from tests import transformer
 from tests.replicas import small_system
 from tests.sharded_programs import PROGRAMS, arguments, close
@@ -135,6 +136,7 @@ def test_every_program_runs_as_it_is_promised_to(name):
     assert sum(not candidate.mesh for candidate in found) == 1
     shared = next(candidate for candidate in found if candidate.mesh)
     pinned = ipuxla.choosing.pinned_of(shared)
+    assert all(read_pinned("\n".join(p.lines())) == p for p in map(ipuxla.choosing.pinned_of, found))
     compiled = (
         ipuxla.jit(program.function, target=system, shard="\n".join(pinned.lines())).lower(*given).compile()
     )

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import ipuxla
 from ipuxla.errors import Unsupported
+from tests.systems import auto_mesh
 
-MESH = AbstractMesh((2, 4), ("data", "model"))
+MESH = auto_mesh((2, 4), ("data", "model"))
 X = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
 WANT = X / np.sqrt((X * X).sum(-1, keepdims=True))
 

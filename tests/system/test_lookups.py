@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
 import ipuxla
 from ipuxla.testing import check_engines
+from tiles.compiler import step_costs
 from tiles.report.code import code_data
 
 ROWS, WIDTH, LOOKUPS = 50_000, 256, 128
@@ -119,3 +121,47 @@ def test_a_scan_reads_its_inputs_where_it_wants_them(gc200):
     arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     compiled = ipuxla.jit(states, target=gc200).lower(*arguments).compile()
     assert compiled.cost_analysis()["cycles"] < 800_000
+
+
+def _counted_upwards(counts, parents, leaf, values):
+    """Add a value at a leaf and at all nodes above it; ``counts`` [nodes, 9]."""
+
+    def up(state):
+        node, counts = state
+        return parents[node], counts.at[node, node % 9].add(values)
+
+    return jax.lax.while_loop(lambda state: state[0] > 0, up, (leaf, counts))[1]
+
+
+@pytest.mark.parametrize("loop", ["while", "scan"])
+def test_what_a_batched_loop_updates_and_then_chooses_from_as_a_whole_lies_on_all_tiles(loop, gc200):
+    """A tree search's counts. Their update alone would have 300 KB on 11 tiles, and a trip would bring all of it there and back."""
+
+    def steps(counts, leaves, chosen):
+        def step(counts, read):
+            leaf, is_chosen = read
+            new = counts.at[leaf, leaf % 9].add(1.0)
+            return jnp.where(is_chosen, new, counts), None
+
+        return lax.scan(step, counts, (leaves, chosen))[0]
+
+    def function(batch):
+        rng = np.random.default_rng(0)
+        counts = rng.random((batch, 65, 9), np.float32)
+        if loop == "scan":
+            return jax.vmap(steps), (counts, rng.integers(0, 65, (batch, 7)), rng.random((batch, 7)) < 0.5)
+        parents = np.tile(np.maximum(np.arange(65) - 3, 0), (batch, 1))
+        return jax.vmap(_counted_upwards), (
+            counts,
+            parents,
+            rng.integers(0, 65, batch),
+            rng.random(batch, np.float32),
+        )
+
+    batched, arguments = function(128)
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments)
+    compiled = ipuxla.jit(batched, target=gc200).lower(*shapes).compile()
+    costs = step_costs(compiled.executable)
+    assert max(cost.exchange_cycles for cost in costs) < 2_500  # 16,500 to bring 28 KB to a tile
+    batched, arguments = function(6)
+    check_engines(batched, gc200.replace(num_tiles=24), *arguments, engines=("fast", "literal"))

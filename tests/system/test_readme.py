@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
+import jax
 import numpy as np
 import pytest
 
+import ipuxla
 from tiles.target import Target, find_system
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +75,17 @@ def test_the_page_on_codelets_runs_as_written(tmp_path: Path, monkeypatch: pytes
 def test_the_two_commands_are_shown():
     text = README.read_text()
     assert "make run" in text and "make test" in text
+
+
+def test_the_tour_of_one_tensor_splits_it_as_planning_does():
+    shapes = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((128, 784), (784, 1024), (1024,)))
+    layer = ipuxla.jit(lambda x, w, b: jax.nn.relu(x @ w + b), target="gc200")
+    plans = json.loads(layer.lower(*shapes).as_text("plans"))["plans"]
+    parts = [-(-size // part) for size, part, _ in plans["dot.partials"]["splits"]]
+    text = " ".join(README.read_text().split())
+    assert "splits the product over {} x {} x {} parts".format(*parts) in text
+    assert f"{parts[1]} x {parts[2]} blocks, each divided among the {parts[0]} tiles" in text
+    assert f"adds the {parts[2]} partials" in text
 
 
 def test_the_guide_compares_machines(capsys: pytest.CaptureFixture[str]):

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import ipuxla
 from tests.replicas import small_system
+from tests.systems import auto_mesh
 from tests.xla import cpu_devices
 from tiles.engine import certify
 
@@ -173,7 +174,7 @@ def on(mesh, cuts):
 def test_models_sharded_by_hand_give_what_xla_gives(model):
     shape, names = MODELS[model]
     devices = Mesh(np.array(cpu_devices(4)).reshape(shape), names)
-    step, cuts, arguments = model(mesh := AbstractMesh(shape, names))
+    step, cuts, arguments = model(mesh := auto_mesh(shape, names))
     native, _, _ = model(devices)
     wanted = jax.tree.leaves(jax.jit(native, in_shardings=on(devices, cuts))(*arguments))
     compiled = (

@@ -3,12 +3,13 @@
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import ipuxla
 from tests.replicas import small_system
 from tests.sharded_programs import KINDS, MESHES, PROGRAMS, arguments, close, layout, loss
+from tests.systems import auto_mesh
 from tests.xla import cpu_devices
 from tiles.engine import certify
 
@@ -100,7 +101,7 @@ def test_convolutions_of_images_cut_along_rows(name):
 
     rng = np.random.default_rng(0)
     given = [rng.normal(size=s).astype(np.float32) for s in ((4, rows, 4, 4), (3, 3, 4, 8))]
-    mesh = AbstractMesh(sizes, ("a", "b", "c")[: len(sizes)])
+    mesh = auto_mesh(sizes, ("a", "b", "c")[: len(sizes)])
     said = NamedSharding(mesh, image), NamedSharding(mesh, kernel)
     got = ipuxla.jit(both, target=SYSTEM, engine="hlo", in_shardings=said)(*given)
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(jax.jit(both)(*given)), strict=True):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import ipuxla
@@ -13,10 +13,11 @@ from hlo_passes.errors import MalformedStableHLO
 from ipuxla import cli
 from ipuxla.errors import InvalidOption, Unsupported
 from tests.replicas import small_system
+from tests.systems import auto_mesh
 from tiles.engine import certify
 
 SYSTEM = small_system()
-MESH = AbstractMesh((2, 4), ("data", "model"))
+MESH = auto_mesh((2, 4), ("data", "model"))
 RNG = np.random.default_rng(0)
 X, W = (RNG.normal(size=shape).astype(np.float32) for shape in ((8, 16), (16, 8)))
 WANTED = np.tanh(X @ W)

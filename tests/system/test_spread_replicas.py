@@ -35,7 +35,7 @@ rng = np.random.default_rng(0)
 inputs = drawn(rng, (6, 5), "float32"), drawn(rng, (8, 6, 5), "float32")
 one, _ = make_engine(executable).run(*inputs)
 spread, _ = make_engine(executable, devices=jax.devices()).run(*inputs)
-mesh = jax.sharding.AbstractMesh((8,), ("data",))
+mesh = jax.sharding.AbstractMesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 cut = NamedSharding(mesh, P("data"))
 def step(x, w):
     y = jnp.tanh(x @ w)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from tiles._jax_compat import Function
 from tiles.codelets.calls import CompiledCall
 from tiles.codelets.cells import CellCall, cell_calls, cell_sizes
 from tiles.codelets.exported import ExportedCodelet, Figures, call_signature, exported_dtype
@@ -113,7 +113,7 @@ def _compiled(
         return CompiledCall(call, floats, None)
 
 
-def _function(codelet: Codelet, form: OpForm, call: CellCall) -> Callable[..., Any]:
+def _function(codelet: Codelet, form: OpForm, call: CellCall) -> Function:
     """Return the codelet as a function of what a call's arguments are."""
 
     def one(origin: jax.Array, *rest: jax.Array) -> tuple[jax.Array, ...]:
@@ -130,7 +130,7 @@ def _function(codelet: Codelet, form: OpForm, call: CellCall) -> Callable[..., A
     return function
 
 
-def _made(codelet: Codelet, call: CellCall, function: Callable[..., Any], arguments: Any) -> Module:
+def _made(codelet: Codelet, call: CellCall, function: Function, arguments: Any) -> Module:
     types = [jax.ShapeDtypeStruct(shape, to_jax(dtype)) for shape, dtype in arguments]
     try:
         return compiled(function, types)

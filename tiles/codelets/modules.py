@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from tiles import isolated
 from tiles._jax_compat import (
     Atom,
     Datum,
+    Function,
     export,
     func,
     jit,
@@ -118,7 +119,7 @@ def _parts(types: Sequence[Any]) -> Parts:
     return tuple((tuple(t.shape), _NAMES.get(str(t.element_type), str(t.element_type))) for t in shaped)
 
 
-def compiled(function: Callable[..., Any], arguments: Sequence[jax.ShapeDtypeStruct]) -> Module:
+def compiled(function: Function, arguments: Sequence[jax.ShapeDtypeStruct]) -> Module:
     """Return a function as a module for arguments of given shapes and dtypes."""
     with jax.enable_x64(True):
         made = export(jit(function, keep_unused=True), platforms=[PLATFORM])(*arguments)

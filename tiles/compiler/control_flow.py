@@ -108,7 +108,7 @@ def written_in(executable: Executable, part: Part) -> set[str]:
     return {root_of(executable, v) for n in steps_of(part) for v in written_by(executable.steps[n])}
 
 
-def carried_through(executable: Executable, part: Part) -> list[str]:
+def loop_carried(executable: Executable, part: Part) -> list[str]:
     """Return the variables a loop or branch writes whose value is read afterwards or in a later round."""
     written = written_in(executable, part)
     if not written:

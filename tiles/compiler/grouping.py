@@ -109,7 +109,7 @@ class _Grouping:
         groups = run.groups[type(step)]
         earliest = bisect.bisect_right(groups, max(before, default=NEVER))
         tried = groups[earliest : earliest + MOST_TRIED]
-        cut = _cut_operation(self.order.steps[number][0])
+        cut = _split_operation(self.order.steps[number][0])
         free = (g for g in tried if not cut or cut not in self.cut[g])
         place = next((g for g in free if self.budget.allows(number, g)), number)
         self.cut[place].add(cut)
@@ -125,7 +125,7 @@ class _Grouping:
         return run
 
 
-def _cut_operation(name: str) -> str:
+def _split_operation(name: str) -> str:
     """Return the operation that a step computes a slice of, one after another to save memory; "" for other steps."""
     operation = operation_of(name)
     return operation if ".turn" in name[len(operation) :] else ""

@@ -18,6 +18,7 @@ from tiles.elements.folds import Folds
 from tiles.elements.isa import InstructionSet, instructions_of
 from tiles.elements.lookup import Lookup, PartSlice, Slice
 from tiles.elements.merges import Ends, Least, Merges
+from tiles.elements.narrowing import narrowed
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
 from tiles.elements.reflection import Division, Reflection, Reflector
@@ -82,14 +83,14 @@ def compile_cell(
         most_spilled = _CROWDED if lanes > max(_PAIR, choices[-1]) else 0
         try:
             nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
-            items = coalesced(nest.items())
+            items = _cleaned(nest.items())
             if best is not None and _rate(_unscheduled(nest, items, isa, name), isa) >= _rate(best, isa):
                 continue  # whatever becomes of it, it is no better
             code = _finished(nest, items, arrangement, isa, name, most_spilled)
             if _longest_repeat(code) > isa["repeat_body_max_bundles"]:  # by what is spilled
                 nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
                 nest.repeat_max = 0
-                code = _finished(nest, coalesced(nest.items()), arrangement, isa, name, most_spilled)
+                code = _finished(nest, _cleaned(nest.items()), arrangement, isa, name, most_spilled)
         except OutOfRegisters:
             if lanes == choices[-1] and best is None:
                 raise
@@ -384,10 +385,15 @@ def _made(
     is_scheduled: bool = True,
 ) -> TileCode:
     """Return a nest's code, finished or as it was before."""
-    items = coalesced(nest.items())
+    items = _cleaned(nest.items())
     if not is_scheduled:
         return _unscheduled(nest, items, isa, name)
     return _finished(nest, items, arrangement, isa, name)
+
+
+def _cleaned(items: Sequence[Item]) -> list[Item]:
+    """Return unscheduled items without copies and extensions that nobody needs."""
+    return narrowed(coalesced(items))
 
 
 def _unscheduled(nest: Nest, items: Sequence[Item], isa: InstructionSet, name: str) -> TileCode:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from tiles._jax_compat import Atom, Datum, Equation
@@ -41,12 +43,60 @@ class Equations:
 def part_of(jaxpr: Jaxpr, operands: slice, results: slice) -> Equations:
     """Return the part of a jaxpr that gives some of its results from some of its operands, on which alone they depend."""
     outvars = list(jaxpr.outvars[results])
+    invars = list(jaxpr.invars[operands])
+    return Equations(list(jaxpr.constvars), invars, outvars, _needed(jaxpr.eqns, outvars))
+
+
+def _needed(equations: Sequence[Equation], outvars: Sequence[Atom]) -> list[Equation]:
+    """Return the equations on which variables depend, in order."""
     wanted, kept = set[Atom](v for v in outvars if not isinstance(v, Literal)), list[Equation]()
-    for eqn in reversed(jaxpr.eqns):
+    for eqn in reversed(equations):
         if wanted.intersection(eqn.outvars):
             kept.append(eqn)
             wanted.update(v for v in eqn.invars if not isinstance(v, Literal))
-    return Equations(list(jaxpr.constvars), list(jaxpr.invars[operands]), outvars, kept[::-1])
+    return kept[::-1]
+
+
+def with_sigmoids(jaxpr: Jaxpr | Equations, consts: Sequence[Datum]) -> Jaxpr | Equations:
+    """Return a jaxpr whose ``1 / (1 + exp(-x))`` are the function that the machine has an instruction for.
+
+    That is what JAX's sigmoid and silu say. The instruction rounds once where exponential, sum and quotient each do. What
+    was computed for a quotient alone is left out.
+    """
+    made: dict[Atom, Equation] = {out: eqn for eqn in jaxpr.eqns for out in eqn.outvars}
+    known = dict(zip(jaxpr.constvars, consts, strict=True))
+
+    def is_one(atom: Atom) -> bool:
+        (atom,) = operands(atom, "optimization_barrier") or (
+            atom,
+        )  # constants of expressions stand behind one
+        value = atom.val if isinstance(atom, Literal) else known.get(atom)
+        return value is not None and np.size(value) == 1 and bool(np.all(np.asarray(value) == 1))
+
+    def operands(atom: Atom, name: str) -> tuple[Atom, ...]:
+        eqn = None if isinstance(atom, Literal) else made.get(atom)
+        return tuple(eqn.invars) if eqn is not None and eqn.primitive.name == name else ()
+
+    def argument(eqn: Equation) -> Atom | None:
+        """Return the ``x`` of a quotient that is its sigmoid."""
+        if eqn.primitive is not lax.div_p or not is_one(eqn.invars[0]):
+            return None
+        summands = operands(eqn.invars[1], "add")
+        exponentials = [v for v in summands if not is_one(v)]
+        if len(summands) != 2 or len(exponentials) != 1:
+            return None
+        negated = [x for v in operands(exponentials[0], "exp") for x in operands(v, "neg")]
+        return negated[0] if negated else None
+
+    found = [argument(eqn) for eqn in jaxpr.eqns]
+    if not any(x is not None for x in found):
+        return jaxpr
+    equations = [
+        eqn if x is None else eqn.replace(primitive=lax.logistic_p, invars=[x], params={"accuracy": None})
+        for eqn, x in zip(jaxpr.eqns, found, strict=True)
+    ]
+    outvars = list(jaxpr.outvars)
+    return Equations(list(jaxpr.constvars), list(jaxpr.invars), outvars, _needed(equations, outvars))
 
 
 class Walker:
@@ -72,6 +122,7 @@ class Walker:
         Raises:
           NoTileCode: an operation without code; names it.
         """
+        jaxpr = with_sigmoids(jaxpr, consts)
         env: dict[Atom, Value] = dict(zip(jaxpr.invars, operands, strict=True))
         for var, const in zip(jaxpr.constvars, consts, strict=True):
             env[var] = self._constant_array(const)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from tiles._jax_compat import jit, set_xla_metadata
+from tiles._jax_compat import OLDER_EMITTERS, Function, jit, set_xla_metadata
+from tiles.platforms import default_platform
 
 SMALL_BYTES = 4 << 20
 """Programs whose values take up to this many bytes run in milliseconds however they are compiled."""
@@ -24,10 +24,10 @@ def quickly(size_bytes: int, *, rounds: bool) -> dict[str, bool | int] | None:
       rounds: whether floats are computed. XLA's older emitters then stay off: they round float16 functions
         otherwise than the ones that large programs use, by up to 2 ulp.
     """
-    if size_bytes > SMALL_BYTES or jax.default_backend() != "cpu":
+    if size_bytes > SMALL_BYTES or default_platform() != "cpu":
         return None
     options: dict[str, bool | int] = {"xla_backend_optimization_level": 0}
-    return options if rounds else {**options, "xla_cpu_use_fusion_emitters": False}
+    return options if rounds else {**options, **OLDER_EMITTERS}
 
 
 def emitted_quickly() -> dict[str, bool | int] | None:
@@ -37,16 +37,17 @@ def emitted_quickly() -> dict[str, bool | int] | None:
     of the time with the older ones, and run as fast. Not so where a loop pads or joins what it computes with, which the
     older ones test for each element: 200 steps of a heat equation take 1.7 times as long. Functions of float16 they round
     otherwise, by up to 2 ulp; in float32 ``tan``, ``cbrt`` and a product that is added may differ in the last bit, as
-    between programs that XLA fuses otherwise (3 of the 21 everyday programs). Other backends keep their defaults.
+    between programs that XLA fuses otherwise (3 of the 21 everyday programs). Other backends keep their defaults, and so
+    does an XLA:CPU without older emitters (jaxlib 0.11.1).
     """
-    return {"xla_cpu_use_fusion_emitters": False} if jax.default_backend() == "cpu" else None
+    return OLDER_EMITTERS or None if default_platform() == "cpu" else None
 
 
 WORTH_KEEPING = 1 << 14
 """Elements from which on a result is worth a computation of its own."""
 
 
-def apart(function: Callable[..., Any], size: int) -> Callable[..., Any]:
+def apart(function: Function, size: int) -> Function:
     """Return a function as a computation that XLA:CPU does not merge into those that read its results.
 
     A sum of partials consists of additions, which XLA takes for cheap and repeats in every reader: a transformer's
@@ -60,9 +61,9 @@ def apart(function: Callable[..., Any], size: int) -> Callable[..., Any]:
     return function if size < WORTH_KEEPING else kept_apart(function)
 
 
-def kept_apart(function: Callable[..., Any]) -> Callable[..., Any]:
+def kept_apart(function: Function) -> Function:
     """Return a function as a computation that XLA:CPU does not merge into those that read its results, of any size."""
-    if jax.default_backend() != "cpu":
+    if default_platform() != "cpu":
         return function
 
     def kept(*arrays: jax.Array) -> Any:
@@ -80,7 +81,7 @@ def computed_first(x: jax.Array) -> jax.Array:
     new ``y[3]`` where ``y`` was reshaped in between. Plain ``jax.jit`` has that fault. A computation of its own, which XLA
     is told to leave alone, keeps the two apart; an optimization barrier does not.
     """
-    if jax.default_backend() != "cpu":
+    if default_platform() != "cpu":
         return x
     with set_xla_metadata(inlineable="false"):
         return jit(_same)(x)

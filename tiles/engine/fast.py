@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tiles._jax_compat import Datum, jit, optimization_barrier, with_sharding_constraint
+from tiles._jax_compat import Datum, Function, jit, optimization_barrier, with_sharding_constraint
 from tiles.cached import cached_property
 from tiles.compiler import (
     AbortStep,
@@ -75,7 +75,7 @@ from tiles.engine.whole import (
     partials_bytes,
     read_by_all_blocks,
     summed,
-    uncut,
+    unsplit,
     whole,
 )
 from tiles.errors import InvalidArguments, ProgramAborted, Unsupported
@@ -84,6 +84,7 @@ from tiles.graph import Collective, Extents, along, identity_map
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
 from tiles.numerics.dtypes import is_narrow_float, to_jax
 from tiles.numerics.total_order import concatenated
+from tiles.platforms import where_arrays_are
 
 COMPUTING = (ExecuteStep, CopyStep, UndefStep, SyncStep)
 """Steps that neither ask which replica they run on nor exchange values with others or the host."""
@@ -128,15 +129,11 @@ class FastEngine(TracedEngine):
                 )
             self._spread = NamedSharding(Mesh(np.array(devices), ("devices",)), PartitionSpec("devices"))
         options = self.compiler_options
-        self._jitted: Callable[..., Any] = jit(
-            self._called, compiler_options=options, static_argnames="capacity"
-        )
-        self._replayed: Callable[..., Any] = jit(
+        self._jitted: Function = jit(self._called, compiler_options=options, static_argnames="capacity")
+        self._replayed: Function = jit(
             self._call_replaying, compiler_options=options, static_argnames="capacity"
         )
-        self._recording: Callable[..., Any] = jit(
-            self._call_recording, static_argnums=0, compiler_options=options
-        )
+        self._recording: Function = jit(self._call_recording, static_argnums=0, compiler_options=options)
 
     @property
     def compiler_options(self) -> dict[str, bool | int] | None:
@@ -164,7 +161,10 @@ class FastEngine(TracedEngine):
         exe = self.executable
         check_inputs(exe, inputs)
         given = check_streams(exe, streams)
-        with self._one_at_a_time if exe.remote_buffers else contextlib.nullcontext():
+        with (
+            where_arrays_are(inputs),
+            self._one_at_a_time if exe.remote_buffers else contextlib.nullcontext(),
+        ):
             return self._run_once(inputs, given)
 
     def _run_once(
@@ -173,7 +173,7 @@ class FastEngine(TracedEngine):
         """Run with inputs and items that were checked."""
         exe = self.executable
         error, floats = partial(halting_error, exe, given), self.remote_floats
-        run: Callable[..., Any] = self._jitted
+        run: Function = self._jitted
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
             if floats is not None:
@@ -319,7 +319,7 @@ class FastEngine(TracedEngine):
             env[REPLICA] = replica
         env |= {unequal_name(w.results[0]): jnp.zeros((), bool) for w in expecting_equal(exe, exe.program)}
         entered = {name: self.enter_items(name, x) for name, x in items.items()}
-        dtypes = {name: self.carried(s.dtype) for name, s in exe.streams.items()}
+        dtypes = {name: self.stored_dtype(s.dtype) for name, s in exe.streams.items()}
         streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, capacity)
         streams.add_remote({name: jnp.asarray(rows) for name, rows in remote.items()})
         streams.add_steps(self._read_by(PrintStep), self._read_by(ErrorStep))
@@ -335,7 +335,7 @@ class FastEngine(TracedEngine):
         """Return shape and carried dtype of the variable of every step of a kind, by number."""
         exe = self.executable
         read = {n: exe.variables[s.variable] for n, s in enumerate(exe.steps) if isinstance(s, kind)}
-        return {number: (v.shape, self.carried(v.dtype)) for number, v in read.items()}
+        return {number: (v.shape, self.stored_dtype(v.dtype)) for number, v in read.items()}
 
     def _step(self, number: int, state: State) -> None:
         step, env, streams = self.executable.steps[number], state.env, state.streams
@@ -422,7 +422,7 @@ class FastEngine(TracedEngine):
             may_overwrite = group.codelet.may_overwrite
             operands = [x if may_overwrite(k) else computed_first(x) for k, x in enumerate(operands)]
         if group.results[0] in self._added_at_once and not laid_out:
-            function = partial(self._summed if self.strict else uncut, group)
+            function = partial(self._summed if self.strict else unsplit, group)
             function = apart(function, math.prod(group.form.shape))
             env[_sum_name(group.results[0])] = function(*operands)
             return

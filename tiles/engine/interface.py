@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from tiles._jax_compat import Datum
+from tiles._jax_compat import Datum, Function
 from tiles.cached import cached_property
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, VertexGroup
 from tiles.compiler.control import Composite, Part, nodes_of
@@ -117,7 +117,7 @@ class MachineEngine(Engine):
             )
         self._one_at_a_time = threading.RLock()  # for what an engine keeps from one run to the next
         floats = self._empty_rows(to_jax) if self.replays else None
-        self._kept_rows = self._empty_rows(self.carried), floats
+        self._kept_rows = self._empty_rows(self.stored_dtype), floats
 
     @cached_property
     def value_bytes(self) -> int:
@@ -204,13 +204,13 @@ class MachineEngine(Engine):
             if is_message or self.print_to is not None:
                 print(line, file=self.print_to or sys.stdout)
 
-    def carried(self, dtype: str) -> Any:
-        """Return the dtype in which this engine carries elements of ``dtype``."""
+    def stored_dtype(self, dtype: str) -> Any:
+        """Return the dtype in which this engine stores elements of ``dtype``."""
         return unsigned_of(dtype) if self.arithmetic == RING and is_float(dtype) else to_jax(dtype)
 
-    def carried_name(self, dtype: str) -> str:
-        """Return the name of the dtype in which this engine carries elements of ``dtype``."""
-        return jnp.dtype(self.carried(dtype)).name
+    def stored_dtype_name(self, dtype: str) -> str:
+        """Return the name of the dtype in which this engine stores elements of ``dtype``."""
+        return jnp.dtype(self.stored_dtype(dtype)).name
 
     def enter(self, name: str, value: Datum) -> jax.Array:
         """Return an input (or constant) as the engine carries it, after checking shape and dtype.
@@ -228,7 +228,7 @@ class MachineEngine(Engine):
         array: Any = value
         if not isinstance(value, np.ndarray):
             array = jnp.asarray(value)
-        if array.shape == variable.shape and array.dtype == self.carried(variable.dtype):
+        if array.shape == variable.shape and array.dtype == self.stored_dtype(variable.dtype):
             return array
         if array.shape != variable.shape or array.dtype != to_jax(variable.dtype):
             raise InvalidExecutable(
@@ -241,7 +241,7 @@ class MachineEngine(Engine):
         """Return the items of a stream as the engine carries them."""
         return to_ring(items) if self.arithmetic == RING else items
 
-    def arithmetic_of(self, function: Callable[..., Any], dtypes: Sequence[str]) -> Callable[..., Any]:
+    def arithmetic_of(self, function: Function, dtypes: Sequence[str]) -> Function:
         """Return ``function``, whose arguments have ``dtypes``, in the engine's arithmetic."""
         return ring(function, tuple(dtypes)) if self.arithmetic == RING else function
 

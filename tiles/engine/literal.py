@@ -12,14 +12,14 @@ import bisect
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 
-from tiles._jax_compat import Datum, device_put
+from tiles._jax_compat import Datum, Function, device_put
 from tiles.codelets.cells import extent_classes, slice_extents
 from tiles.compiler import (
     AbortStep,
@@ -52,7 +52,7 @@ from tiles.engine.interface import (
     unequal,
 )
 from tiles.engine.memory import POISON, Stored, TileMemory, Workspace
-from tiles.engine.operands import HeldOperand
+from tiles.engine.operands import StoredOperand
 from tiles.engine.supersteps import Agreement, Collected, Exchange
 from tiles.engine.trace import Print, Trace
 from tiles.engine.vertices import cell_function, whole_function
@@ -61,6 +61,7 @@ from tiles.graph import Collective, Layout, Replicas
 from tiles.numerics.dtypes import WORD_BYTES, to_jax
 from tiles.numerics.ring import to_ring
 from tiles.plan import operand_slices
+from tiles.platforms import on_cpu
 
 
 def _resident_bytes() -> int:
@@ -124,8 +125,8 @@ class LiteralEngine(MachineEngine):
         self._wave = executable.replicas.count
         self._sources: dict[int, list[np.ndarray]] = {}
         self._meeting: dict[int, bool] = {}
-        self._operands: dict[int, list[list[HeldOperand]]] = {}
-        self._functions: dict[int | tuple[int, tuple[int, ...]], Callable[..., Any]] = {}
+        self._operands: dict[int, list[list[StoredOperand]]] = {}
+        self._functions: dict[int | tuple[int, tuple[int, ...]], Function] = {}
 
     def run(
         self, *inputs: Datum, streams: Mapping[str, Datum] | None = None
@@ -139,19 +140,8 @@ class LiteralEngine(MachineEngine):
         check_inputs(exe, inputs)
         items = check_streams(exe, streams)
         with self._one_at_a_time, jax.enable_x64(True):
-            recorded, floats = None, self.remote_floats
-            if floats is not None:
-                decisions, floats = record_run(exe, *inputs, streams=streams, remote=floats)
-                recorded = iter(np.asarray(decisions))
-            runs = self._begun(items, recorded)
-            each, constants = set(differing(exe)), [v for v in exe.variables.values() if v.value is not None]
-            for run in self._one_by_one(runs):
-                for i, (name, value) in enumerate(zip(exe.inputs, inputs, strict=True)):
-                    own = value[run.replica] if i in each else value
-                    self._keep(name, run, np.asarray(self.entered(name, own)))
-                for v in constants:
-                    self._keep(v.name, run, np.asarray(self.entered(v.name, v.value)))
-            self._run(exe.program, (), runs)
+            with on_cpu():  # memory is the host's, and steps are many and small
+                runs, floats = self._run_on(inputs, items)
             outputs = [device_put(self._output(name, runs)) for name in exe.outputs]
             self._memory = [run.memory for run in runs]
             self._keep_rows(runs[0].rows, floats)
@@ -159,6 +149,25 @@ class LiteralEngine(MachineEngine):
         sent = {name: self._stacked(name, items) for name, items in runs[0].sent.items()}
         counts = count_steps(exe, trips)
         return outputs, Trace(counts, self.name, self.arithmetic, trips, sent, tuple(runs[0].printed))
+
+    def _run_on(
+        self, inputs: tuple[Datum, ...], items: Mapping[str, Datum]
+    ) -> tuple[list[_Run], dict[str, Datum] | None]:
+        """Return the runs of all replicas on inputs and items, and what a float run before left in remote buffers."""
+        exe, recorded, floats = self.executable, None, self.remote_floats
+        if floats is not None:
+            decisions, floats = record_run(exe, *inputs, streams=items, remote=floats)
+            recorded = iter(np.asarray(decisions))
+        runs = self._begun(items, recorded)
+        each, constants = set(differing(exe)), [v for v in exe.variables.values() if v.value is not None]
+        for run in self._one_by_one(runs):
+            for i, (name, value) in enumerate(zip(exe.inputs, inputs, strict=True)):
+                own = value[run.replica] if i in each else value
+                self._keep(name, run, np.asarray(self.entered(name, own)))
+            for v in constants:
+                self._keep(v.name, run, np.asarray(self.entered(v.name, v.value)))
+        self._run(exe.program, (), runs)
+        return runs, floats
 
     def _output(self, name: str, runs: list[_Run]) -> np.ndarray:
         """Return an output, of replicas ``[replicas, *shape]``."""
@@ -222,7 +231,7 @@ class LiteralEngine(MachineEngine):
 
     def _stacked(self, name: str, items: list[np.ndarray]) -> np.ndarray:
         stream = self.executable.streams[name]
-        empty = np.zeros((0, *stream.shape), self.carried(stream.dtype))
+        empty = np.zeros((0, *stream.shape), self.stored_dtype(stream.dtype))
         return np.stack(items) if items else empty
 
     # ---- control
@@ -336,7 +345,7 @@ class LiteralEngine(MachineEngine):
         for run in self._one_by_one(runs):  # what is sent stays where it lies: it is another variable
             arrived = np.zeros(
                 self.executable.variables[step.source].shape,
-                self.carried(self.executable.variables[step.source].dtype),
+                self.stored_dtype(self.executable.variables[step.source].dtype),
             )
             rows = len(arrived) // len(sources) if len(sources) > 1 else 0
             for k, comes_from in enumerate(sources):
@@ -388,7 +397,7 @@ class LiteralEngine(MachineEngine):
         variable = self.executable.variables[name]
         buffer = self.executable.buffers[variable.storage]
         if run.holds.get(variable.storage) == name and buffer.start <= number <= buffer.end:
-            value = np.empty(variable.shape, self.carried(variable.dtype))
+            value = np.empty(variable.shape, self.stored_dtype(variable.dtype))
             pattern = np.frombuffer(np.uint32(POISON).tobytes(), np.uint8)
             self._keep(name, run, np.resize(pattern, value.nbytes).view(value.dtype).reshape(value.shape))
 
@@ -434,16 +443,16 @@ class LiteralEngine(MachineEngine):
 
     def _exchange(self, number: int, state: TileMemory) -> None:
         """Write every slice that is not in place to its buffer on every cell's tile, read where its source lies."""
-        state.kept(("exchange", number), lambda: Exchange(state, self._all_held(number))).run()
+        state.kept(("exchange", number), lambda: Exchange(state, self._all_stored(number))).run()
 
     def _operands_of(self, number: int, state: TileMemory) -> list[list[np.ndarray]]:
         """Return every group's operands, put together from the tiles' own memory."""
-        return state.kept(("operands", number), lambda: Collected(state, self._held(number))).read()
+        return state.kept(("operands", number), lambda: Collected(state, self._stored(number))).read()
 
     def _require_agreement(self, number: int, state: TileMemory) -> None:
         """Raise InvalidExecutable if copies of an operand differ."""
         names = state.kept(
-            ("agreement", number), lambda: Agreement(state, self._all_held(number))
+            ("agreement", number), lambda: Agreement(state, self._all_stored(number))
         ).differing()
         if names:
             step = self.executable.steps[number]
@@ -462,7 +471,7 @@ class LiteralEngine(MachineEngine):
         def found() -> Stored:
             v = self.executable.variables[name]
             return state.tensor(
-                v.layout, self._word(self.executable.address(name)), self.carried_name(v.dtype)
+                v.layout, self._word(self.executable.address(name)), self.stored_dtype_name(v.dtype)
             )
 
         return state.kept(name, found)
@@ -478,7 +487,7 @@ class LiteralEngine(MachineEngine):
 
     # ---- operands
 
-    def _held(self, number: int) -> list[list[HeldOperand]]:
+    def _stored(self, number: int) -> list[list[StoredOperand]]:
         """Return the operands of every group of a step, derived once."""
         if number not in self._operands:
             step = self.executable.steps[number]
@@ -487,10 +496,10 @@ class LiteralEngine(MachineEngine):
             self._operands[number] = [[self._derived(g, k) for k in range(len(g.operands))] for g in groups]
         return self._operands[number]
 
-    def _all_held(self, number: int) -> list[HeldOperand]:
-        return list(itertools.chain.from_iterable(self._held(number)))
+    def _all_stored(self, number: int) -> list[StoredOperand]:
+        return list(itertools.chain.from_iterable(self._stored(number)))
 
-    def _derived(self, group: VertexGroup, k: int) -> HeldOperand:
+    def _derived(self, group: VertexGroup, k: int) -> StoredOperand:
         operand, index_map, exe = group.operands[k], group.form.operands[k], self.executable
         variable = exe.variables[operand.variable]
         address = exe.buffers[operand.buffer].address if operand.buffer else exe.address(operand.variable)
@@ -498,7 +507,7 @@ class LiteralEngine(MachineEngine):
         if index_map.fill is not None:
             fill = np.asarray(index_map.fill, to_jax(variable.dtype))
             fill = fill if self.arithmetic == FLOAT else np.asarray(to_ring(fill))
-        return HeldOperand(
+        return StoredOperand(
             variable=operand.variable,
             layout=variable.layout,
             source=self._word(exe.address(operand.variable)),
@@ -507,7 +516,7 @@ class LiteralEngine(MachineEngine):
             base=group.plan.base,
             slices=operand_slices(group.form, group.plan, k, variable.shape),
             word=self._word(address),
-            dtype=self.carried_name(variable.dtype),
+            dtype=self.stored_dtype_name(variable.dtype),
             fill=fill,
         )
 
@@ -536,7 +545,7 @@ class VertexEngine(LiteralEngine):
         grid = group.plan.grid
         variables = self.executable.variables
         out = [
-            np.zeros((*grid, *self._part_extents(group, i)), self.carried(variables[name].dtype))
+            np.zeros((*grid, *self._part_extents(group, i)), self.stored_dtype(variables[name].dtype))
             for i, name in enumerate(group.results)
         ]
         for block in itertools.product(*map(extent_classes, group.plan.splits)):
@@ -549,10 +558,10 @@ class VertexEngine(LiteralEngine):
         """Return what every cell finds on its own tile for every group's operands: ``[*grid, *extents]``."""
         return [
             [self._found_cells(held, (number, group, k), state) for k, held in enumerate(operands)]
-            for group, operands in enumerate(self._held(number))
+            for group, operands in enumerate(self._stored(number))
         ]
 
-    def _found_cells(self, held: HeldOperand, key: tuple[int, int, int], state: TileMemory) -> np.ndarray:
+    def _found_cells(self, held: StoredOperand, key: tuple[int, int, int], state: TileMemory) -> np.ndarray:
         return state.kept(key, lambda: held.cells(state)).read()
 
     def _require_agreement(self, number: int, state: TileMemory) -> None:
@@ -568,7 +577,7 @@ class VertexEngine(LiteralEngine):
     def _parts(self, name: str, layout: Layout, state: TileMemory) -> Stored:
         """Return a variable's parts, the short ones as long as others, as a tensor ``[*grid, *part]``."""
         word = self._word(self.executable.address(name))
-        return state.parts(layout, word, self.carried_name(self.executable.variables[name].dtype))
+        return state.parts(layout, word, self.stored_dtype_name(self.executable.variables[name].dtype))
 
     @staticmethod
     def _part_extents(group: VertexGroup, i: int) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class HeldOperand:
+class StoredOperand:
     """What every cell of a group finds on its own tile for one operand.
 
     Args:
@@ -85,7 +85,7 @@ class HeldOperand:
         return self.slices.replication > 1 and self._count > 0
 
     @cached_property
-    def is_cut_once(self) -> bool:
+    def is_split_once(self) -> bool:
         """Whether no two different slices share an element and none reaches outside the variable."""
         return all(
             axis.is_partition or (bool(np.all(axis.num_inside == axis.count)) and _is_disjoint(axis.index))
@@ -115,7 +115,7 @@ class HeldOperand:
         grid = self.slices.grid
         return [((grid[d], 0),) if d in self._repeated else loops for d, loops in enumerate(digits)]
 
-    def lands_on(self, other: HeldOperand) -> bool:
+    def lands_on(self, other: StoredOperand) -> bool:
         """Return whether slices may come to lie, on some tile, where another operand's variable does."""
         end = other.source + other.layout.part_bytes(other.dtype) // WORD_BYTES
         return self.word < end and other.source < self.word + self.words

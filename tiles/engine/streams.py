@@ -235,7 +235,7 @@ def prints_of(executable: Executable) -> dict[int, PrintStep]:
     return {n: step for n, step in enumerate(executable.steps) if isinstance(step, PrintStep)}
 
 
-def carried_by(executable: Executable, part: Part) -> list[str]:
+def loop_carried_streams(executable: Executable, part: Part) -> list[str]:
     """Return the keys of the state that a loop or branch changes."""
     numbers = {id(step): number for number, step in enumerate(executable.steps)}
     keys: dict[str, None] = {}

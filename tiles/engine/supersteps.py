@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tiles.engine.memory import TileMemory
-from tiles.engine.operands import HeldOperand
+from tiles.engine.operands import StoredOperand
 from tiles.engine.views import are_equal, copy, merged
 
 
@@ -19,12 +19,12 @@ class Exchange:
       operands: of all groups of the step.
     """
 
-    def __init__(self, memory: TileMemory, operands: Sequence[HeldOperand]) -> None:
+    def __init__(self, memory: TileMemory, operands: Sequence[StoredOperand]) -> None:
         """Make the moves."""
         memory.scratch.release()
-        received = [held for held in operands if held.is_received]
+        received = [operand for operand in operands if operand.is_received]
         direct = not any(a.lands_on(b) for a in received for b in received)
-        arriving = [held.arriving(memory, direct) for held in received]
+        arriving = [operand.arriving(memory, direct) for operand in received]
         self._first = merged(one for first, _, _ in arriving for one in first)
         self._calls = [call for _, calls, _ in arriving for call in calls]
         self._last = merged(one for _, _, last in arriving for one in last)
@@ -45,10 +45,10 @@ class Collected:
       groups: the operands of every group of the step.
     """
 
-    def __init__(self, memory: TileMemory, groups: Sequence[Sequence[HeldOperand]]) -> None:
+    def __init__(self, memory: TileMemory, groups: Sequence[Sequence[StoredOperand]]) -> None:
         """Make the moves."""
         memory.scratch.release()
-        found = [[held.collected(memory, memory.scratch) for held in operands] for operands in groups]
+        found = [[operand.collected(memory, memory.scratch) for operand in operands] for operands in groups]
         self._moves = merged(reading for group in found for reading, _, _ in group)
         self._calls = [call for group in found for _, calls, _ in group for call in calls]
         self._values = [[value for _, _, value in group] for group in found]
@@ -69,10 +69,14 @@ class Agreement:
       operands: of all groups of the step.
     """
 
-    def __init__(self, memory: TileMemory, operands: Sequence[HeldOperand]) -> None:
+    def __init__(self, memory: TileMemory, operands: Sequence[StoredOperand]) -> None:
         """Make the comparisons."""
-        self._compared = [(held.variable, held.comparisons(memory)) for held in operands if held.is_repeated]
-        self._agree = [(held.variable, held.agreeing(memory)) for held in operands if not held.is_cut_once]
+        self._compared = [
+            (operand.variable, operand.comparisons(memory)) for operand in operands if operand.is_repeated
+        ]
+        self._agree = [
+            (operand.variable, operand.agreeing(memory)) for operand in operands if not operand.is_split_once
+        ]
 
     def differing(self) -> list[str]:
         """Return the names of variables of which copies differ."""

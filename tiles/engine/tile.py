@@ -196,7 +196,7 @@ class TileEngine(VertexEngine):
         """Return what cells find on their tiles where they run by code, whole operands for other groups."""
         step = self.executable.steps[number]
         assert isinstance(step, ExecuteStep)
-        held = self._held(number)
+        held = self._stored(number)
         in_cells = [self._by_code(group) is not None for group in step.groups]
         apart = [[] if cells else own for cells, own in zip(in_cells, held, strict=True)]
         whole = state.kept(("operands", number), lambda: Collected(state, apart)).read()

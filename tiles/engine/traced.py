@@ -34,11 +34,11 @@ from tiles.compiler.control import (
     nodes_of,
     steps_of,
 )
-from tiles.compiler.control_flow import carried_through, may_halt, read_first
+from tiles.compiler.control_flow import loop_carried, may_halt, read_first
 from tiles.compiler.wellformed_steps import written_by
 from tiles.engine.compilation import WORTH_KEEPING, kept_apart
 from tiles.engine.interface import FLOAT, MachineEngine, expecting_equal, unequal_name
-from tiles.engine.streams import Streams, carried_by
+from tiles.engine.streams import Streams, loop_carried_streams
 from tiles.numerics.decisions import Decisions
 
 Env = dict[str, jax.Array]
@@ -88,7 +88,7 @@ class TracedEngine(MachineEngine):
         if variable.view_of:
             return self._read(env, variable.view_of).reshape(variable.shape)
         if name not in env:  # a tensor without elements is never written
-            return jnp.zeros(variable.shape, self.carried(variable.dtype))
+            return jnp.zeros(variable.shape, self.stored_dtype(variable.dtype))
         return env[name]
 
     def _run(self, part: Part, path: Path, state: State) -> None:
@@ -132,7 +132,7 @@ class TracedEngine(MachineEngine):
     def _traced_once(self, body: Part) -> tuple[frozenset[str], Callable[[Env], Env]]:
         """Return what a function's body takes, and the body as a function of values that returns what it leaves."""
         exe = self.executable
-        leaves = carried_through(exe, body)
+        leaves = loop_carried(exe, body)
 
         def run(env: Env) -> Env:
             inner = State(dict(env), {}, Decisions(), Streams({}, False, {}, {}, ()))
@@ -148,17 +148,17 @@ class TracedEngine(MachineEngine):
     def _carry(self, node: Repeat | Decided, path: Path, state: State) -> Carry:
         """Return what a piece of control changes, with zeros for what has no value yet."""
         if id(node) not in self._carried:
-            self._carried[id(node)] = carried_through(self.executable, node)
+            self._carried[id(node)] = loop_carried(self.executable, node)
         env, variables = state.env, self.executable.variables
         values = {
-            n: env[n] if n in env else jnp.zeros(variables[n].shape, self.carried(variables[n].dtype))
+            n: env[n] if n in env else jnp.zeros(variables[n].shape, self.stored_dtype(variables[n].dtype))
             for n in self._carried[id(node)]
         }
         for whole in expecting_equal(self.executable, node):
             name = unequal_name(whole.results[0])
             values[name] = env[name]
         trips = {place: state.trips.get(place, _no_trips(part)) for place, part in decided_parts(node, path)}
-        streams = {name: state.streams.state[name] for name in carried_by(self.executable, node)}
+        streams = {name: state.streams.state[name] for name in loop_carried_streams(self.executable, node)}
         return values, trips, state.decisions.state, streams
 
     @staticmethod

@@ -6,13 +6,11 @@ arithmetic in a process; layers that repeat, and runs with another plan of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import jax
 
-from tiles._jax_compat import jit
+from tiles._jax_compat import Function, jit
 from tiles.compiler import VertexGroup
 from tiles.engine.compilation import quickly
 from tiles.engine.interface import FLOAT, RING
@@ -27,9 +25,7 @@ KEPT = 512
 Options = tuple[tuple[str, bool | int], ...]
 
 
-def whole_function(
-    group: VertexGroup, dtypes: tuple[str, ...], arithmetic: str, size_bytes: int
-) -> Callable[..., Any]:
+def whole_function(group: VertexGroup, dtypes: tuple[str, ...], arithmetic: str, size_bytes: int) -> Function:
     """Return the whole-array form of a group: logical operands to logical results, see ``tiles.engine.whole``.
 
     Args:
@@ -42,7 +38,7 @@ def whole_function(
     return _whole(group.codelet, group.form, kept_splits(group), dtypes, arithmetic, options)
 
 
-def whole_form(group: VertexGroup, dtypes: tuple[str, ...], arithmetic: str) -> Callable[..., Any]:
+def whole_form(group: VertexGroup, dtypes: tuple[str, ...], arithmetic: str) -> Function:
     """Return what ``whole_function`` compiles, as a function that JAX can trace."""
     form, splits = group.form, kept_splits(group)
     return _in_arithmetic(_unplaced(group.codelet, form, splits), dtypes, arithmetic)
@@ -59,7 +55,7 @@ def kept_splits(group: VertexGroup) -> tuple[AxisSplit, ...]:
 
 def cell_function(
     group: VertexGroup, sizes: tuple[int, ...], dtypes: tuple[str, ...], arithmetic: str, size_bytes: int
-) -> Callable[..., Any]:
+) -> Function:
     """Return the codelet of many cells of equal extents: origins ``int32[cells, dims]`` and slices ``[cells, ...]``.
 
     Args:
@@ -74,7 +70,7 @@ def cell_function(
 
 def cell_form(
     group: VertexGroup, sizes: tuple[int, ...], dtypes: tuple[str, ...], arithmetic: str
-) -> Callable[..., Any]:
+) -> Function:
     """Return what ``cell_function`` compiles, as a function that JAX can trace."""
     function = _vectorized(group.codelet, group.form, sizes)
     return _in_arithmetic(function, ("int32", *dtypes), arithmetic)
@@ -84,23 +80,19 @@ def _options(size_bytes: int, arithmetic: str) -> Options:
     return tuple((quickly(size_bytes, rounds=arithmetic == FLOAT) or {}).items())
 
 
-def _compiled(
-    function: Callable[..., Any], dtypes: tuple[str, ...], arithmetic: str, options: Options
-) -> Callable[..., Any]:
+def _compiled(function: Function, dtypes: tuple[str, ...], arithmetic: str, options: Options) -> Function:
     return _jitted(_in_arithmetic(function, dtypes, arithmetic), options)
 
 
-def _jitted(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
+def _jitted(function: Function, options: Options) -> Function:
     return jit(function, compiler_options=dict(options) or None)
 
 
-def _in_arithmetic(
-    function: Callable[..., Any], dtypes: tuple[str, ...], arithmetic: str
-) -> Callable[..., Any]:
+def _in_arithmetic(function: Function, dtypes: tuple[str, ...], arithmetic: str) -> Function:
     return ring(function, dtypes) if arithmetic == RING else function
 
 
-def _unplaced(codelet: Codelet, form: OpForm, splits: tuple[AxisSplit, ...]) -> Callable[..., Any]:
+def _unplaced(codelet: Codelet, form: OpForm, splits: tuple[AxisSplit, ...]) -> Function:
     """Return the whole-array form of a codelet, wherever its cells lie."""
     group = VertexGroup("", codelet, form, Plan(splits), (), ())
     return lambda *operands: whole(group, operands)
@@ -114,7 +106,7 @@ def _whole(
     dtypes: tuple[str, ...],
     arithmetic: str,
     options: Options,
-) -> Callable[..., Any]:
+) -> Function:
     return _compiled(_unplaced(codelet, form, splits), dtypes, arithmetic, options)
 
 
@@ -126,11 +118,11 @@ def _cells(
     dtypes: tuple[str, ...],
     arithmetic: str,
     options: Options,
-) -> Callable[..., Any]:
+) -> Function:
     return _compiled(_vectorized(codelet, form, sizes), ("int32", *dtypes), arithmetic, options)
 
 
-def _vectorized(codelet: Codelet, form: OpForm, sizes: tuple[int, ...]) -> Callable[..., Any]:
+def _vectorized(codelet: Codelet, form: OpForm, sizes: tuple[int, ...]) -> Function:
     """Return the codelet of many cells of equal extents, as ``cell_function`` does."""
 
     def vertex(origin: jax.Array, *slices: jax.Array) -> tuple[jax.Array, ...]:

@@ -62,7 +62,7 @@ def whole(
         if not split:
             zeros, limits = (0,) * len(form.shape), (None,) * len(form.shape)
             return group.codelet.compute(Cell(form, tuple(form.shape), zeros, limits), *spans)
-        results = _parts_in_turn(group, spans, split, ())
+        results = _parts_serially(group, spans, split, ())
     return tuple(r.reshape(math.prod(counts), *r.shape[len(counts) :]) for r in results)
 
 
@@ -82,7 +82,7 @@ def summed(
       by_blocks: see above.
     """
     if not by_blocks or not is_laid_out(group):
-        return _added_in_turn(group, operands)
+        return _added_serially(group, operands)
     form = group.form
     cut = _block_dim(group)
     size = 1 if cut is None else form.shape[cut]
@@ -154,7 +154,7 @@ def _added_up(partials: jax.Array) -> jax.Array:
     return total
 
 
-def _added_in_turn(group: VertexGroup, operands: Sequence[jax.Array]) -> jax.Array:
+def _added_serially(group: VertexGroup, operands: Sequence[jax.Array]) -> jax.Array:
     """Return the sum of partials, each added as it is computed."""
     (d,) = group.plan.split_reductions(group.form)
     spans = [_span(group, k, x) for k, x in enumerate(operands)]
@@ -177,7 +177,7 @@ def _added_in_turn(group: VertexGroup, operands: Sequence[jax.Array]) -> jax.Arr
     return total
 
 
-def uncut(group: VertexGroup, *operands: jax.Array) -> jax.Array:
+def unsplit(group: VertexGroup, *operands: jax.Array) -> jax.Array:
     """Return the sum of the partials of a group whose plan cuts one reduction, computed as if it were not cut."""
     form, spans = group.form, [_span(group, k, x) for k, x in enumerate(operands)]
     zeros, limits = (0,) * len(form.shape), (None,) * len(form.shape)
@@ -249,13 +249,13 @@ def _runs(group: VertexGroup, d: int) -> list[_Run]:
     return [_Run(d, first * split.grain, extent, end - first) for first, end, extent in extent_classes(split)]
 
 
-def _parts_in_turn(
+def _parts_serially(
     group: VertexGroup, spans: Sequence[jax.Array], split: Sequence[int], runs: tuple[_Run, ...]
 ) -> tuple[jax.Array, ...]:
     """Compute partials one after another, exact in extent, with a leading parts axis per split dimension."""
     if len(runs) == len(split):
         return _equal_parts(group, spans, runs)
-    pieces = [_parts_in_turn(group, spans, split, (*runs, run)) for run in _runs(group, split[len(runs)])]
+    pieces = [_parts_serially(group, spans, split, (*runs, run)) for run in _runs(group, split[len(runs)])]
     if len(pieces) == 1:
         return pieces[0]
     return tuple(concatenated(arrays, len(runs)) for arrays in zip(*pieces, strict=True))
@@ -291,17 +291,17 @@ def _one_part(
     sizes = list(form.shape)
     for run, number in zip(runs, place, strict=True):
         lo[run.dim], sizes[run.dim] = run.lo + number * run.extent, run.extent
-    cut_dims = {run.dim for run in runs}
+    split_dims = {run.dim for run in runs}
     cut: list[jax.Array] = []
     for span, index_map in zip(spans, form.operands, strict=True):
         for number, axis in enumerate(index_map.axes):
-            if any(d in cut_dims for d, _ in axis.terms):
-                span = _cut_axis(span, number, axis, form.shape, lo, sizes)
+            if any(d in split_dims for d, _ in axis.terms):
+                span = _split_axis(span, number, axis, form.shape, lo, sizes)
         cut.append(span)
     return group.codelet.compute(Cell(form, tuple(sizes), tuple(lo), (None,) * len(sizes)), *cut)
 
 
-def _cut_axis(
+def _split_axis(
     span: jax.Array, number: int, axis: Affine, shape: Sequence[int], lo: Sequence[Any], sizes: Sequence[int]
 ) -> jax.Array:
     """Return what a part reads of an axis of the whole domain's span."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -53,12 +53,14 @@ class CodeData:
     each: tuple[int, ...] = ()
 
 
+CodeMemory: TypeAlias = tuple[dict[str, np.ndarray], dict[str, Any]]
+"""What lies in memory by the field that points to it, ``[cells, ...]``, and the other fields: numbers, or ``[cells]``."""
+
+
 class Kernel(Protocol):
     """What code finds and leaves in memory that is no function of elements: slices and updates at runtime offsets."""
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """Return what lies in memory by the field that points to it, ``[cells, ...]``, and the other fields.
 
         Fields are numbers, or ``[cells]``.

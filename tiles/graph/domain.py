@@ -144,7 +144,7 @@ class OpForm:
         return tuple(i for i, dim in enumerate(self.dims) if dim.is_reduced)
 
     @cached_property
-    def uncut(self) -> tuple[int, ...]:
+    def unsplit(self) -> tuple[int, ...]:
         """Indices of the parallel dimensions that not every result has."""
         parallel = [i for i, dim in enumerate(self.dims) if not dim.is_reduced]
         return tuple(d for d in parallel if any(d not in result.dims for result in self.results))
@@ -222,7 +222,7 @@ class Plan:
             )
         if self.num_cells > num_tiles:
             raise InvalidPlan(f"the plan has {self.num_cells} cells for {num_tiles} tiles")
-        for d in form.uncut:
+        for d in form.unsplit:
             if self.splits[d].is_split:
                 raise InvalidPlan(f"the plan cuts dimension {form.dims[d].name}, which not all results have")
         tiles = self.tiles

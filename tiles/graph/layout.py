@@ -125,7 +125,7 @@ def whole(size: int) -> AxisSplit:
     return AxisSplit(size, max(1, size))
 
 
-def cuts_groups(split: AxisSplit, group: int) -> bool:
+def splits_groups(split: AxisSplit, group: int) -> bool:
     """Return whether parts of a dimension begin inside groups of elements that lie together."""
     return split.is_split and split.grain > group and split.grain % group != 0
 
@@ -133,7 +133,7 @@ def cuts_groups(split: AxisSplit, group: int) -> bool:
 def require_whole_groups(order: Arrangement, splits: tuple[AxisSplit, ...]) -> None:
     """Raise InvalidPlan if parts of a dimension begin inside groups of it."""
     for d, group in order.digits:
-        if group and d < len(splits) and cuts_groups(splits[d], group):
+        if group and d < len(splits) and splits_groups(splits[d], group):
             raise InvalidPlan(
                 f"arrangement {order} has groups of {group} of dimension {d}, cut as {splits[d]}"
             )
@@ -314,7 +314,7 @@ def reshape_layout(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
     if layout.arrangement.is_row_major:
         return reshaped
     order = _reshape_order(layout, reshaped.part_shape, groups)
-    if order is None or any(group and cuts_groups(reshaped.axes[d], group) for d, group in order.digits):
+    if order is None or any(group and splits_groups(reshaped.axes[d], group) for d, group in order.digits):
         return None
     return replace(reshaped, arrangement=order)
 

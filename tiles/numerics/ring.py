@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import jax
 import numpy as np
@@ -22,6 +21,7 @@ from tiles._jax_compat import (
     Atom,
     Datum,
     Equation,
+    Function,
     Jaxpr,
     make_jaxpr,
     read_config,
@@ -49,7 +49,7 @@ class _Traced:
     out_tree: Hashable
 
 
-def ring(fn: Callable[..., Any], dtypes: Sequence[Datum] | None = None) -> Callable[..., Any]:
+def ring(fn: Function, dtypes: Sequence[Datum] | None = None) -> Function:
     """Return the ring form of a function, derived from its jaxpr.
 
     The result takes the same positional arguments and returns the same structure, with every float array
@@ -118,7 +118,7 @@ def _literal(literal: Atom) -> Datum:
     return to_ring(np.asarray(literal.val, literal.aval.dtype))
 
 
-def _trace(fn: Callable[..., Any], args: tuple[Datum, ...]) -> tuple[_Traced, bool]:
+def _trace(fn: Function, args: tuple[Datum, ...]) -> tuple[_Traced, bool]:
     """Return a traced function, and whether to keep it: not where it closes over another trace's values."""
     closed, shapes = make_jaxpr(fn, return_shape=True)(*args)
     is_reusable = not any(isinstance(c, Tracer) for c in closed.consts)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from tiles._jax_compat import Atom, Datum, Equation, Jaxpr, jit, set_xla_metadata, switch
+from tiles._jax_compat import Atom, Datum, Equation, Jaxpr, jit, scan_counts, set_xla_metadata, switch
 from tiles.errors import Unsupported
 from tiles.numerics import ring_words
 from tiles.numerics.ring_rules import Evaluate, rule
@@ -55,7 +55,7 @@ def _cond(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum
 @rule("scan")
 def _scan(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     params = eqn.params
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    num_consts, num_carry = scan_counts(params)
     consts, carry, xs = (
         ins[:num_consts],
         ins[num_consts : num_consts + num_carry],
@@ -171,7 +171,8 @@ def _taint_of(eqn: Equation, operands: Sequence[bool]) -> list[bool]:
         decided = _taint(params["cond_jaxpr"].jaxpr, [*operands[:num_cond], *carried])[0]
         return [decided or each for each in carried]
     if name == "scan":
-        num_consts, end = params["num_consts"], params["num_consts"] + params["num_carry"]
+        num_consts, num_carry = scan_counts(params)
+        end = num_consts + num_carry
         consts, xs = operands[:num_consts], operands[end:]
         body = params["jaxpr"].jaxpr
         state = list(operands[num_consts:end])

@@ -8,7 +8,6 @@ bits. Control: see ``ring_control``. A primitive with no rule is a named error, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from tiles._jax_compat import (
     Datum,
     DTypeLike,
     Equation,
+    Function,
     Jaxpr,
     Params,
     broadcasted_iota,
@@ -29,6 +29,7 @@ from tiles._jax_compat import (
 from tiles.errors import Unsupported
 from tiles.numerics import ring_words
 from tiles.numerics.accumulate import accumulate_p
+from tiles.numerics.convolution import convolve
 
 Evaluate = Callable[[Jaxpr, Sequence[Datum], Sequence[Datum]], list[Datum]]
 """``evaluate(jaxpr, const_words, arg_words) -> result_words``."""
@@ -190,7 +191,7 @@ def _convolution(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequenc
     names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
     groups = ("feature_group_count", "batch_group_count")
     params = {name: eqn.params[name] for name in (*names, *groups)}
-    result = lax.conv_general_dilated(lhs, rhs, preferred_element_type=lhs.dtype, **params)
+    result = convolve(lhs, rhs, preferred_element_type=lhs.dtype, **params)
     return [_from_multiplicand(result, words)]
 
 
@@ -243,7 +244,7 @@ def _reduce_window(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Seque
     return reduce_window(ins[:count], ins[count:], combine, **params)
 
 
-def _combiner(jaxpr: Jaxpr, consts: Sequence[Datum], count: int, evaluate: Evaluate) -> Callable[..., Any]:
+def _combiner(jaxpr: Jaxpr, consts: Sequence[Datum], count: int, evaluate: Evaluate) -> Function:
     """Return the ring form of a reduction's combining function of ``count`` accumulators and values."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     words = [ring_words.to_ring(c) for c in (*getattr(jaxpr, "consts", ()), *consts)]

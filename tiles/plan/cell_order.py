@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from tiles.graph import Arrangement, Layout, OpForm, Plan
-from tiles.graph.layout import cuts_groups
+from tiles.graph.layout import splits_groups
 from tiles.plan.cells import cells_of
 from tiles.plan.question import Question
 from tiles.plan.slices import is_local
@@ -36,7 +36,7 @@ def arranged(question: Question, plans: Sequence[Plan]) -> list[Plan]:
 
 def with_order(plan: Plan, order: Arrangement) -> Plan:
     """Return a plan whose vertices go through their cells in an order, without those groups that its cells cut."""
-    cut = [d for d, group in order.digits if group and cuts_groups(plan.splits[d], group)]
+    cut = [d for d, group in order.digits if group and splits_groups(plan.splits[d], group)]
     return Plan(plan.splits, plan.base, order.without_groups(cut) if cut else order)
 
 

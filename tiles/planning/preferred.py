@@ -4,7 +4,9 @@ An operand's first reader says where it lies. For a table that is looked up befo
 that is reshaped first, that would be the wrong one: what reads it next would exchange all of it. So a parameter waits as
 a contraction that reads it wants it: of the ways in which those that read it would have it wait, that which costs all
 of its readers together least. A gradient is best left where its parameter waits: everything between the
-two, moments and clipping, then lies there too.
+two, moments and clipping, then lies there too. A variable that is updated at a few places and then read as a whole,
+element by element, as a batched loop on a predicate has it, waits as these two together have it: an update alone would
+do on the few tiles that its indices lie on.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from tiles.cached import cached_property
 from tiles.graph import (
     INPUT,
     VARIABLE,
+    Choice,
     Copy,
     CopyFromStream,
     Layout,
@@ -99,31 +102,61 @@ class Preferences:
                     found.setdefault(parameter, []).append((step, k))
         return {name: readers for name, readers in found.items() if name in early & multiplied}
 
+    @cached_property
+    def updated(self) -> dict[str, list[Reader]]:
+        """The operations that read a variable which is first updated, then read as a whole, element by element.
+
+        They are in program order. Of what can be computed in several ways the first counts.
+        """
+        tensors = self.planning.given.tensors
+        found: dict[str, list[Reader]] = {}
+        for step in self.sequence.steps:
+            inner = step.alternatives[0].body.steps if isinstance(step, Choice) else (step,)
+            for operation in (each for each in inner if isinstance(each, Operation)):
+                for k, name in enumerate(operation.operands):
+                    if name in tensors and tensors[name].kind == VARIABLE:
+                        found.setdefault(name, []).append((operation, k))
+        return {
+            name: readers
+            for name, readers in found.items()
+            if len(readers) > 1
+            and _is_update(readers[0])
+            and math.prod(tensors[name].shape) > FEW
+            and any(_is_whole(reader) for reader in readers[1:])
+        }
+
     def set_preferred_layouts(self, step: Step) -> None:
-        """Give parameters that a step is the first to read a layout that a contraction wants."""
-        for name in read_by(step):
+        """Give what a step is the first to read a layout that those which read it later want, too."""
+        steps = step.alternatives[0].body.steps if isinstance(step, Choice) else (step,)
+        for name in dict.fromkeys(name for each in steps for name in read_by(each)):
+            wanted = (
+                _contractions(self.readers[name])
+                if name in self.readers
+                else self.updated[name][:MOST_READERS]
+                if name in self.updated
+                else []
+            )
             tensor = self.planning.tensor(name)
-            if name not in self.readers or tensor.layout is not None:
+            if not wanted or tensor.layout is not None or tensor.ipu not in (None, wanted[0][0].ipu):
                 continue
-            first = next(reader for reader, _ in self.readers[name] if reader.codelet.is_contraction)
-            if tensor.ipu not in (None, first.ipu):
-                continue
-            with self.planning.graph.at(first.ipu):
-                layout = self._preferred(tensor.shape, self.readers[name])
+            readers = self.readers[name] if name in self.readers else wanted
+            with self.planning.graph.at(wanted[0][0].ipu):
+                layout = self._preferred(tensor.shape, readers, wanted)
                 if layout is not None:
                     self.planning.place(name, layout)
 
-    def _preferred(self, shape: tuple[int, ...], readers: Seq[Reader]) -> Layout | None:
-        """Return the layout of a parameter that costs its readers least, of those in which contractions would have it wait.
+    def _preferred(self, shape: tuple[int, ...], readers: Seq[Reader], wanted: Seq[Reader]) -> Layout | None:
+        """Return the layout of a tensor that costs its readers least, of those in which some of them would have it wait.
 
         Where one contraction has it is not where another does: the partials of one are summed over what the other keeps.
+
+        Args:
+          shape: of the tensor.
+          readers: what reads it, in program order.
+          wanted: those that say how it may wait.
         """
         planning = self.planning
-        ways = [
-            (found.plan, reader)
-            for reader in [each for each in readers if each[0].codelet.is_contraction][:MOST_READERS]
-            for found in self._ranked(reader)
-        ]
+        ways = [(found.plan, reader) for reader in wanted for found in self._ranked(reader)]
         layouts: dict[Layout, tuple[Plan, Reader]] = {}
         for plan, reader in ways if len(readers) > 1 else ways[:1]:
             layout = reshape_layout(self._waiting(reader, plan), shape)
@@ -266,6 +299,28 @@ class Preferences:
                 copy = next((c for c in copied if isinstance(c, Copy) and c.axis is None), None)
                 waiting += [(where.outside, copy.destination)] if copy else []
         return found
+
+
+def _contractions(readers: Seq[Reader]) -> list[Reader]:
+    """Return the first of those that are contractions."""
+    return [each for each in readers if each[0].codelet.is_contraction][:MOST_READERS]
+
+
+def _is_update(reader: Reader) -> bool:
+    """Whether an operation changes some elements of an operand in place, wherever they lie."""
+    operation, k = reader
+    is_update = not operation.codelet.is_pointwise and not operation.codelet.is_contraction
+    return is_update and _reads_in_place(reader) and operation.form.results == (operation.form.operands[k],)
+
+
+def _is_whole(reader: Reader) -> bool:
+    """Whether an operation reads an operand as a whole, element by element."""
+    return reader[0].codelet.is_pointwise and _reads_in_place(reader)
+
+
+def _reads_in_place(reader: Reader) -> bool:
+    operation, k = reader
+    return operation.form.operands[k] == operation.form.results[0] and operation.codelet.may_overwrite(k)
 
 
 def elementwise_operands(step: Step) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ def convolution_size(length: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
-def turns(numerators: np.ndarray, denominator: int, sign: int) -> np.ndarray:
+def roots_of_unity(numerators: np.ndarray, denominator: int, sign: int) -> np.ndarray:
     """Return ``exp(sign * 2 pi i * k / n)`` in double precision, exact at multiples of a quarter turn.
 
     Args:
@@ -106,13 +106,13 @@ def turns(numerators: np.ndarray, denominator: int, sign: int) -> np.ndarray:
 def matrix(length: int, inputs: int, outputs: int, sign: int) -> np.ndarray:
     """Return factors ``[inputs, outputs]`` of the transform of the first elements to the first results."""
     products = np.outer(np.arange(inputs, dtype=np.int64), np.arange(outputs, dtype=np.int64))
-    return turns(products, length, sign)
+    return roots_of_unity(products, length, sign)
 
 
 def chirp(length: int, sign: int) -> np.ndarray:
     """Return ``exp(sign * pi i * k^2 / n)`` for every k below n."""
     k = np.arange(length, dtype=np.int64)
-    return turns(k * k, 2 * length, sign)
+    return roots_of_unity(k * k, 2 * length, sign)
 
 
 def chirp_filter(length: int, size: int, sign: int) -> np.ndarray:

@@ -106,8 +106,8 @@ def _part(joined: Term, number: int) -> Term:
 
 
 def _dense(signal: Signal, wanted: Transform) -> Signal:
-    turns = wanted.scale * factors.matrix(wanted.length, signal.length, wanted.outputs, wanted.sign)
-    real, imag = np.real(turns), np.imag(turns)
+    roots = wanted.scale * factors.matrix(wanted.length, signal.length, wanted.outputs, wanted.sign)
+    real, imag = np.real(roots), np.imag(roots)
     rows = [np.stack([real, imag], 1), np.stack([-imag, real], 1)]
     if wanted.form == "real":
         rows = [row[:, 0] for row in rows]
@@ -175,8 +175,10 @@ def _turned(x: Term, length: int, sign: int) -> Term:
     inner, _, outer = x.shape[-3:]
     shape = (inner, 1, outer)
     if inner * outer <= MAX_FACTORS:
-        turns = factors.turns(np.outer(np.arange(inner), np.arange(outer)), length, sign).reshape(shape)
-        return _rotated(x, np.real(turns), np.imag(turns))
+        roots = factors.roots_of_unity(np.outer(np.arange(inner), np.arange(outer)), length, sign).reshape(
+            shape
+        )
+        return _rotated(x, np.real(roots), np.imag(roots))
     products = x.iota(-3) * x.iota(-1)
     angle = products.convert(x.type.dtype) * (sign * 2 * math.pi / length)
     signs = x.array(np.array([[-1.0], [1.0]]))

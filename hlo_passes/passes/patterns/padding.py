@@ -28,7 +28,7 @@ def drop_pad(instruction: Instruction, rewriter: Rewriter) -> Value | None:
 
 
 @rewrites(Pad)
-def cut_negative_pad(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+def crop_negative_pad(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     """Negative padding is a slice: of the operand, or of the padded operand when elements are spread out."""
     op = instruction.op
     operand, value = instruction.operands
@@ -36,17 +36,17 @@ def cut_negative_pad(instruction: Instruction, rewriter: Rewriter) -> Value | No
     if min((*op.low, *op.high), default=0) >= 0:
         return None
     low, high = (tuple(max(size, 0) for size in sizes) for sizes in (op.low, op.high))
-    cut_low, cut_high = (tuple(max(-size, 0) for size in sizes) for sizes in (op.low, op.high))
+    crop_low, crop_high = (tuple(max(-size, 0) for size in sizes) for sizes in (op.low, op.high))
     strides = (1,) * operand.type.rank
     if not any(_interior(op, operand.type)):
-        ends = tuple(size - cut for size, cut in zip(operand.type.shape, cut_high, strict=True))
-        if all(start <= end for start, end in zip(cut_low, ends, strict=True)):
+        ends = tuple(size - cut for size, cut in zip(operand.type.shape, crop_high, strict=True))
+        if all(start <= end for start, end in zip(crop_low, ends, strict=True)):
             return rewriter.emit(
-                Pad(low, high, op.interior), rewriter.emit(Slice(cut_low, ends, strides), operand), value
+                Pad(low, high, op.interior), rewriter.emit(Slice(crop_low, ends, strides), operand), value
             )
     padded = rewriter.emit(Pad(low, high, op.interior), operand, value)
-    limit = tuple(size - cut for size, cut in zip(padded.type.shape, cut_high, strict=True))
-    return rewriter.emit(Slice(cut_low, limit, strides), padded)
+    limit = tuple(size - cut for size, cut in zip(padded.type.shape, crop_high, strict=True))
+    return rewriter.emit(Slice(crop_low, limit, strides), padded)
 
 
 @rewrites(Pad)

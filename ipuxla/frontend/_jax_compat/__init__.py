@@ -4,7 +4,19 @@ Nothing else in ``ipuxla`` imports ``jax._src``, ``jax.interpreters`` or ``jax.e
 folder. Functions here know about jaxprs and MLIR, never about targets or engines.
 """
 
-from ipuxla.frontend._jax_compat.aliases import Equation, ShapedArray, Zero, jaxpr_as_fun
+from ipuxla.frontend._jax_compat import mlir
+from ipuxla.frontend._jax_compat.aliases import (
+    AxisData,
+    ClosedJaxpr,
+    Equation,
+    JaxprTrace,
+    JaxprTracer,
+    JitWrapped,
+    LoweringContext,
+    ShapedArray,
+    Zero,
+    jaxpr_as_fun,
+)
 from ipuxla.frontend._jax_compat.lowering import (
     CUSTOM_PARTITIONING,
     HostCall,
@@ -55,8 +67,10 @@ from ipuxla.frontend._jax_compat.sharded_modules import (
     with_whole_dimensions,
 )
 from ipuxla.frontend._jax_compat.tracing import (
+    TracedFunction,
     allow_explicit_64bit,
     argument_names,
+    clear_cache,
     constrained_jaxpr,
     context_mesh,
     find_equation,
@@ -71,6 +85,7 @@ from ipuxla.frontend._jax_compat.tracing import (
     names_explicit_axes,
     no_mesh,
     only_debugs,
+    operand_types,
     own_width,
     trace_context,
     trace_function,
@@ -92,14 +107,22 @@ __all__ = [
     "CUSTOM_PARTITIONING",
     "LU_COMPOSITE",
     "QR_COMPOSITE",
+    "AxisData",
+    "ClosedJaxpr",
     "Equation",
     "HostCall",
+    "JaxprTrace",
+    "JaxprTracer",
+    "JitWrapped",
+    "LoweringContext",
     "ShapedArray",
+    "TracedFunction",
     "Zero",
     "allow_explicit_64bit",
     "argument_names",
     "batch_jaxpr",
     "call_primitive",
+    "clear_cache",
     "constrained_jaxpr",
     "context_mesh",
     "conv_dimensions",
@@ -132,6 +155,7 @@ __all__ = [
     "manual_body",
     "mark_donated",
     "meshes_of",
+    "mlir",
     "mlir_ir",
     "module_bytecode",
     "module_of_bytecode",
@@ -139,6 +163,7 @@ __all__ = [
     "names_explicit_axes",
     "no_mesh",
     "only_debugs",
+    "operand_types",
     "own_width",
     "partial_eval_jaxpr",
     "partitioned_module",

@@ -1,6 +1,6 @@
 """XLA's clients of CPU devices that nothing runs on."""
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations

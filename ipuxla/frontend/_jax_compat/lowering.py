@@ -1,10 +1,11 @@
 """Jaxprs to StableHLO modules."""
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations
 
+import inspect
 import io
 import math
 import re
@@ -99,6 +100,7 @@ def lower_jaxpr(
                 override_lowering_rules=own_rules,
             ),
             **told,
+            **_result_types(jaxpr),
         )
     if alive is not None:
         alive.append(lowered.keepalive)
@@ -107,6 +109,12 @@ def lower_jaxpr(
         own_name = _mlir.sanitize_name(name).rstrip("_")
         module.operation.attributes["sym_name"] = _mlir.ir.StringAttr.get(own_name)
     return module
+
+
+def _result_types(jaxpr: ClosedJaxpr) -> dict[str, Any]:
+    """Return the types of results as JAX 0.11 wants them said; 0.10 reads them off the jaxpr."""
+    wanted = inspect.signature(_mlir.lower_jaxpr_to_module).parameters
+    return {"out_avals": jaxpr.out_avals} if "out_avals" in wanted else {}
 
 
 def _lower_pbroadcast(context: Any, x: Any, *, axis_name: Any, source: int) -> Any:
@@ -123,6 +131,10 @@ def _lower_pbroadcast(context: Any, x: Any, *, axis_name: Any, source: int) -> A
     return _parallel._pbroadcast_lowering(context, x, axis_name=axis_name, source=source)
 
 
+# JAX's own lowering rule of all-reduces: its name in 0.11, else that in 0.10.
+_all_reduce_lowering: Any = getattr(_parallel, "_all_reduce_lowering", None) or _parallel._allreduce_lowering
+
+
 def _all_reduce_rules() -> Any:
     """Return lowering rules of all-reduces for one module: JAX's own, but a table of groups is made once.
 
@@ -136,8 +148,7 @@ def _all_reduce_rules() -> Any:
             around, (aval,) = context.module_context.axis_context, context.avals_in
             is_plain = axis_index_groups is None and axes and all(isinstance(axis, str) for axis in axes)
             if not is_plain or not isinstance(around, _sharding_impls.SPMDAxisContext):
-                jaxs = _parallel._allreduce_lowering
-                return jaxs(
+                return _all_reduce_lowering(
                     reduction, of_dimensions, context, x, axes=axes, axis_index_groups=axis_index_groups
                 )
             key = around.mesh, tuple(axes)

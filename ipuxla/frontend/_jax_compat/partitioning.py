@@ -1,6 +1,6 @@
 """One device's program of a module for many."""
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations
@@ -62,11 +62,19 @@ def partitioned_module(
             ("xla_backend_optimization_level", 0),
             ("xla_disable_hlo_passes", "fusion"),  # comes behind partitioning alone
         ]
+        bytecode = _mlir.module_to_bytecode(_ending(module))
+        if (
+            b"mhlo.sharding" in bytecode
+        ):  # GSPMD's marks, with which XLA ends the process that reads others (jaxlib 0.11)
+            options.env_option_overrides = [
+                *options.env_option_overrides,
+                ("xla_enable_hlo_sharding_v3", False),
+            ]
         failure = None
         try:
             client = cpu_client(num_devices)
             devices = _xla_client.DeviceList(tuple(client.devices()))
-            client.compile_and_load(_mlir.module_to_bytecode(_ending(module)), devices, options)
+            client.compile_and_load(bytecode, devices, options)
         except (RuntimeError, ValueError) as error:  # what comes behind partitioning is of no interest
             failure = error
         dumps = [path for path in pathlib.Path(folder).iterdir() if _PARTITIONED.search(path.name)]
@@ -220,12 +228,12 @@ def _first_field(proto: bytes) -> bytes:
 
 
 def tiles_of(sharding: str, rank: int) -> tuple[tuple[int, ...], np.ndarray]:
-    """Return into how many parts a sharding cuts each dimension, and the devices of the parts ``[*parts, copies]``.
+    """Return into how many parts a sharding splits each dimension, and the devices of the parts ``[*parts, copies]``.
 
     Hides ``HloSharding``.
 
     Raises:
-      ValueError: it is none that cuts arrays, such as one that keeps an array on one device.
+      ValueError: it is none that splits arrays, such as one that keeps an array on one device.
     """
     found = _hlo_bindings.HloSharding.from_string(sharding)
     if found.is_replicated():

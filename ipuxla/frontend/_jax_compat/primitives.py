@@ -1,6 +1,6 @@
 """A primitive and its rules."""
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def register_rules(
     _ad.primitive_jvps[primitive] = jvp
     _ad.primitive_transposes[primitive] = transpose
     _pe.custom_partial_eval_rules[primitive] = partial_eval
-    _pe.dce_rules[primitive] = dce
+    # Between the two, JAX 0.12 says which Refs are read later.
+    _pe.dce_rules[primitive] = lambda used, *others: dce(used, others[-1])
     _batching.fancy_primitive_batchers[primitive] = batch
     _mlir.register_lowering(primitive, lower)
 
@@ -127,7 +128,7 @@ def leaf_primitive(
 
 def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
     """Return a jaxpr that takes what it closes over before its arguments, and those values. Hides ``pe``."""
-    return _core.ClosedJaxpr(_pe.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
+    return ClosedJaxpr(_pe.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
 
 
 def instantiated(tangent: Any) -> Any:

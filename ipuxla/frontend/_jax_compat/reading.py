@@ -1,6 +1,6 @@
 """StableHLO as text and bytecode, and the attributes of its operations."""
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def read_stablehlo(source: Any, refine: bool = False, dequantize: bool = False) 
 
 def _read_module(context: Any, source: Any) -> Any:
     if hasattr(source, "context"):
-        return source.operation.clone().operation
+        return source.operation.clone(ip=False).operation
     return parsed_module(context, source).operation
 
 

@@ -1,6 +1,6 @@
 """StableHLO modules that say shardings."""
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WrittenForDevices(NamedTuple):
       module: an MLIR module.
       meshes: names and sizes of the axes of each mesh of several devices, each different one once.
       num_replicas: of all partitions.
-      free: which arguments, and which results, it leaves to the compiler to cut.
+      free: which arguments, and which results, it leaves to the compiler to shard.
       donated: arguments that it marks as donated.
     """
 
@@ -191,7 +191,7 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
     manual_axes = re.findall(r'"([^"]*)"', str(manual.attributes["manual_axes"]))
     if set(manual_axes) != set(axes) or len({str(mesh.attributes["mesh"]) for mesh in meshes.values()}) != 1:
         return None
-    mesh, *named_by_groups = meshes.values()  # JAX gives what groups say of the mesh a name of its own
+    mesh, *others = meshes.values()  # what groups say of the mesh may have a name of its own
     if list(_sdy.MeshAttr(mesh.attributes["mesh"]).device_ids):
         return None  # devices in an order of their own, which XLA knows to follow
     block = manual.regions[0].blocks[0]
@@ -209,10 +209,18 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
             [_without_sharding(attrs) for attrs in main.arg_attrs]
         )
         main.operation.erase()
-        if not named_by_groups:
+        if not others and not _groups_name_meshes(module):
             mesh.operation.erase()
         made.attributes["sym_name"] = ir.StringAttr.get("main")
     return module, shardings[0], shardings[1]
+
+
+def _groups_name_meshes(module: Any) -> bool:
+    """Whether groups of devices are said by axes of a mesh that has a name, as JAX does from 0.11 on."""
+    groups = (
+        op.attributes["replica_groups"] for op in operations(module) if "replica_groups" in op.attributes
+    )
+    return any("mesh = @" in str(each) for each in groups)
 
 
 def with_plain_indices(module: Any) -> Any:
@@ -269,12 +277,12 @@ def _splat(type_: Any, value: int) -> Any:
 
 
 def with_whole_dimensions(module: Any, mesh: Sequence[tuple[str, int]]) -> Any:
-    """Return a module whose convolutions are cut along no dimensions where XLA's partitioner errs.
+    """Return a module whose convolutions are sharded along no dimensions where XLA's partitioner errs.
 
-    The partitioner (jaxlib 0.10.2) adds the parts of a sum over cut rows of an image, as in a gradient by a kernel, over
-    all devices, also those that hold the same; so does ``jax.jit`` on several devices. It errs, too, where features are cut
+    The partitioner (jaxlib 0.10.2) adds the parts of a sum over sharded rows of an image, as in a gradient by a kernel, over
+    all devices, also those that hold the same; so does ``jax.jit`` on several devices. It errs, too, where features are sharded
     beside rows, and where rows of a dilated kernel are held in unequal numbers. Shardy's propagation
-    says which convolutions are cut so; constraints make these dimensions whole. Hides Shardy. A module without one mesh
+    says which convolutions are sharded so; constraints make these dimensions whole. Hides Shardy. A module without one mesh
     that it names (marks of GSPMD) stays as it is.
 
     Args:
@@ -289,18 +297,18 @@ def with_whole_dimensions(module: Any, mesh: Sequence[tuple[str, int]]) -> Any:
     if len(names) != 1 or not _convolutions(module):
         return module
     for _ in range(_ROUNDS):
-        found = _wrong_cuts(module, mesh)
+        found = _misread_dimensions(module, mesh)
         if not any(map(any, found)):
             return module
         with module.context:
             module = ir.Module.parse(module_bytecode(module))
             for op, whole in zip(_convolutions(module), found, strict=True):
                 _constrain(op, whole, names[0])
-    raise ValueError("a convolution whose rows are cut along some axes of the mesh, which it gets wrong")
+    raise ValueError("a convolution whose rows are sharded along some axes of the mesh, which it gets wrong")
 
 
 _ROUNDS = 4
-"""How often constraints are added: what one changes may bring another convolution's rows to be cut."""
+"""How often constraints are added: what one changes may bring another convolution's rows to be sharded."""
 
 
 def _constrain(op: Any, whole: Wholes, mesh: str) -> None:
@@ -310,8 +318,8 @@ def _constrain(op: Any, whole: Wholes, mesh: str) -> None:
         if not dimensions:
             continue
         rank = ir.RankedTensorType(value.type).rank
-        cuts = [_sdy.DimensionShardingAttr.get([], d in dimensions) for d in range(rank)]
-        sharding = _sdy.TensorShardingAttr.get(mesh, cuts)
+        dimensions_said = [_sdy.DimensionShardingAttr.get([], d in dimensions) for d in range(rank)]
+        sharding = _sdy.TensorShardingAttr.get(mesh, dimensions_said)
         place = ir.InsertionPoint(op) if number < 2 else ir.InsertionPoint.after(op)
         with op.location, place:
             constraint = _sdy.ShardingConstraintOp(value, sharding)
@@ -335,7 +343,7 @@ def _operations(module: Any, names: Sequence[str]) -> list[Any]:
     return [op for op in operations(module) if op.name in names]
 
 
-def _wrong_cuts(module: Any, mesh: Sequence[tuple[str, int]]) -> list[Wholes]:
+def _misread_dimensions(module: Any, mesh: Sequence[tuple[str, int]]) -> list[Wholes]:
     """Return for each convolution the dimensions that have to be whole."""
     ir = _mlir.ir
     with module.context:
@@ -349,14 +357,14 @@ def _wrong_cuts(module: Any, mesh: Sequence[tuple[str, int]]) -> list[Wholes]:
             raise ValueError(f"Shardy refuses the program: {str(error).splitlines()[0][:200]}") from None
     sizes, found = dict(mesh), list[Wholes]([([], [], [])] * len(convolutions))
     for op in _convolutions(copy):
-        found[op.attributes[_NUMBER].value] = _wrong_cuts_of(op, sizes)
+        found[op.attributes[_NUMBER].value] = _misread_dimensions_of(op, sizes)
     return found
 
 
 _NUMBER = "ipuxla.number"
 
 
-def _wrong_cuts_of(op: Any, sizes: Mapping[str, int]) -> Wholes:
+def _misread_dimensions_of(op: Any, sizes: Mapping[str, int]) -> Wholes:
     """Return the dimensions of a convolution, after propagation, that have to be whole."""
     numbers = _hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     rows, kernel_rows = list(numbers.input_spatial_dimensions), list(numbers.kernel_spatial_dimensions)
@@ -393,7 +401,7 @@ def _is_larger_than_its_result(op: Any) -> bool:
 
 
 def _parts(value: Any, sizes: Mapping[str, int]) -> list[int]:
-    """Return into how many parts each dimension of a value is cut."""
+    """Return into how many parts each dimension of a value is sharded."""
     rank = _mlir.ir.RankedTensorType(value.type).rank
     sharding = _sharding_of(value)
     if sharding is None:
@@ -463,7 +471,7 @@ def _without_sharding(attributes: Any) -> Any:
 
 
 def _axes_of_dimensions(sharding: Any) -> tuple[tuple[str, ...], ...] | None:
-    """Return the names of the axes that cut each dimension; None where parts of axes do, or what is undecided."""
+    """Return the names of the axes that shard each dimension; None where parts of axes do, or what is undecided."""
     dimensions = _sdy.TensorShardingAttr(sharding).dimension_shardings
     found: list[tuple[str, ...]] = []
     for dimension in map(_sdy.DimensionShardingAttr, dimensions):

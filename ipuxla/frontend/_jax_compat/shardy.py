@@ -3,7 +3,7 @@
 What a sharding makes of a program comes back as plain data, ``LocalProgram``.
 """
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ipuxla.frontend._jax_compat.walking import operations
 from ipuxla.sharding import Mesh
 
 ArrayAxes = tuple[tuple[str, ...], ...]
-"""For each dimension of an array the names of the axes of a mesh that cut it."""
+"""For each dimension of an array the names of the axes of a mesh that shard it."""
 
 _PASSES = (
     "builtin.module(sdy-propagation-pipeline,sdy-export-pipeline{enable-insert-explicit-collectives=true})"
@@ -72,7 +72,7 @@ class LocalProgram(NamedTuple):
       functions: by name; ``main`` is the program.
       shapes: of the part of each value that one device holds.
       types: element types of the values, as MLIR writes them.
-      inputs: how each argument of ``main`` is cut.
+      inputs: how each argument of ``main`` is sharded.
     """
 
     functions: Mapping[str, Block]
@@ -124,13 +124,13 @@ def count_operations(source: Any) -> int:
 
 
 def with_shardings(source: Any, mesh: Mesh, said: Mapping[int, ArrayAxes], is_open: bool = False) -> Any:
-    """Return a module for the devices of a mesh together, which says how some of its arguments are cut.
+    """Return a module for the devices of a mesh together, which says how some of its arguments are sharded.
 
     Args:
       source: an MLIR module, text or bytes, of one device.
       mesh: names and sizes of axes.
       said: by argument of ``main``.
-      is_open: whether propagation may cut them further.
+      is_open: whether propagation may shard them further.
     """
     ir = _mlir.ir
     with _mlir.make_ir_context(), ir.Location.unknown():
@@ -162,12 +162,12 @@ def _sharding_text(mesh: str, dimensions: ArrayAxes, is_open: bool) -> str:
 
 
 def propagated(source: Any, mesh: Mesh, said: Mapping[int, ArrayAxes]) -> LocalProgram:
-    """Return what one device of a mesh computes where arguments are cut so, by Shardy's propagation.
+    """Return what one device of a mesh computes where arguments are sharded so, by Shardy's propagation.
 
     Args:
       source: an MLIR module, text or bytes, of one device.
       mesh: names and sizes of axes.
-      said: how some arguments of ``main`` are cut; the others follow.
+      said: how some arguments of ``main`` are sharded; the others follow.
 
     Raises:
       ValueError: Shardy refuses it.
@@ -189,7 +189,7 @@ class _Reader:
         self.numbers: dict[Any, int] = {}
         self.shapes: list[tuple[int, ...]] = []
         self.types: list[str] = []
-        self._cuts = functools.lru_cache(maxsize=None)(self._read_cuts)
+        self._shardings = functools.lru_cache(maxsize=None)(self._read_shardings)
         self._tensor = functools.lru_cache(maxsize=None)(_tensor_of)
 
     def program(self, module: Any) -> LocalProgram:
@@ -203,19 +203,22 @@ class _Reader:
                 op.attributes["arg_attrs"] if "arg_attrs" in op.attributes else [()] * len(block.arguments)
             )
             texts = [str(each["sdy.sharding"]) if "sdy.sharding" in each else "" for each in said]
-            cuts = [(self._cuts(text) or ((),))[0] if text else () for text in texts]
-            arguments = tuple(self._add(value, cut) for value, cut in zip(block.arguments, cuts, strict=True))
+            shardings = [(self._shardings(text) or ((),))[0] if text else () for text in texts]
+            arguments = tuple(
+                self._add(value, sharding) for value, sharding in zip(block.arguments, shardings, strict=True)
+            )
             name = op.attributes["sym_name"].value
             functions[name] = self._block(block, arguments)
             if name == "main":
                 inputs = tuple(
-                    tuple(tuple(axis for axis, _ in dim) for dim in cut) or ((),) * len(self.shapes[number])
-                    for cut, number in zip(cuts, arguments, strict=True)
+                    tuple(tuple(axis for axis, _ in dim) for dim in sharding)
+                    or ((),) * len(self.shapes[number])
+                    for sharding, number in zip(shardings, arguments, strict=True)
                 )
         return LocalProgram(functions, self.shapes, self.types, inputs)
 
-    def _read_cuts(self, text: str) -> tuple[tuple[tuple[tuple[str, int], ...], ...], ...]:
-        """Return for each value, for each dimension, name and size of the axes, or parts of them, that cut it."""
+    def _read_shardings(self, text: str) -> tuple[tuple[tuple[tuple[str, int], ...], ...], ...]:
+        """Return for each value, for each dimension, name and size of the axes, or parts of them, that shard it."""
         found = []
         for dimensions in _SHARDING.findall(text):
             found.append(
@@ -226,9 +229,9 @@ class _Reader:
             )
         return tuple(found)
 
-    def _add(self, value: Any, cut: Sequence[Sequence[tuple[str, int]]] = ()) -> int:
+    def _add(self, value: Any, sharding: Sequence[Sequence[tuple[str, int]]] = ()) -> int:
         shape, type_ = self._tensor(str(value.type))
-        parts = [math.prod(size for _, size in dim) for dim in cut] or [1] * len(shape)
+        parts = [math.prod(size for _, size in dim) for dim in sharding] or [1] * len(shape)
         number = self.numbers[value] = len(self.shapes)
         self.shapes.append(tuple(-(-size // part) for size, part in zip(shape, parts, strict=False)))
         self.types.append(type_)
@@ -246,11 +249,11 @@ class _Reader:
     def _work(self, op: Any) -> Work:
         name, attributes = op.name, op.attributes
         said = "sdy.sharding" if "sdy.sharding" in attributes else "out_sharding"
-        cuts = self._cuts(str(attributes[said])) if said in attributes else ()
+        shardings = self._shardings(str(attributes[said])) if said in attributes else ()
         results = list(op.results)
-        padded = [*cuts, *[()] * (len(results) - len(cuts))]
+        padded = [*shardings, *[()] * (len(results) - len(shardings))]
         uses = tuple(map(self._number, op.operands))
-        makes = tuple(self._add(value, cut) for value, cut in zip(results, padded, strict=False))
+        makes = tuple(self._add(value, sharding) for value, sharding in zip(results, padded, strict=False))
         if name.startswith("sdy."):
             return Work(name, uses, makes, axes=self._axes_of(op) if name in COLLECTIVES else ())
         if name in ("func.call", "stablehlo.composite"):
@@ -268,8 +271,8 @@ class _Reader:
         if name == "stablehlo.while":
             blocks = [region.blocks[0] for region in op.regions]
             for block in blocks:
-                for value, cut in zip(block.arguments, padded, strict=False):
-                    self._add(value, cut)
+                for value, sharding in zip(block.arguments, padded, strict=False):
+                    self._add(value, sharding)
             made = tuple(
                 self._block(block, tuple(self.numbers[value] for value in block.arguments))
                 for block in blocks
@@ -293,9 +296,10 @@ COLLECTIVES = {
     "sdy.sharded_to_unreduced": "",
 }
 """By operation of Shardy the collective that it becomes; others move nothing between devices."""
-_SHARDING = re.compile(r"<@\w+, \[((?:\{[^}]*\}(?:p\d+)?(?:, )?)*)\]")
+# A sharding names its mesh, or writes it out (from jaxlib 0.11 on): <@mesh, [{"x"}, {}]>, <mesh<["x"=2]>, [{"x"}, {}]>.
+_SHARDING = re.compile(r"<(?:@\w+|mesh<[^>]*>), \[((?:\{[^}]*\}(?:p\d+)?(?:, )?)*)\]")
 _DIMENSION = re.compile(r"\{([^}]*)\}")
-_AXIS = re.compile(r'"([^"]+)"(?::\(\d+\)(\d+))?')
+_AXIS = re.compile(r'"([^"]+)"(?!=)(?::\(\d+\)(\d+))?')
 
 
 def _named(attributes: Any) -> list[tuple[str, Any]]:

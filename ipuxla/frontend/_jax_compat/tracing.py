@@ -1,6 +1,6 @@
 """Python functions to jaxprs, and what a jaxpr says."""
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import contextlib
 import functools
 import itertools
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,19 +21,21 @@ from jax._src import sharding_impls as _sharding_impls
 from jax._src import source_info_util as _source_info_util
 from jax._src.lax import lax as _lax
 from jax._src.util import weakref_lru_cache as _weakref_lru_cache
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr, Equation, jaxpr_as_fun
+from ipuxla._jax_compat import Datum, Tree, TreeDef
+from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr, Equation, JitWrapped, ShapedArray, jaxpr_as_fun
 from ipuxla.frontend.frames import users_own
 
 # ---- tracing ----
 
 
-def trace_context() -> Any:
+def trace_context() -> Hashable:
     """Return a hashable value that differs whenever a trace could. Hides ``config.trace_context``."""
     return _config.trace_context()
 
 
-def allow_explicit_64bit() -> contextlib.AbstractContextManager[Any]:
+def allow_explicit_64bit() -> contextlib.AbstractContextManager[object]:
     """Keep 64-bit arrays 64 bits wide while defaults stay 32-bit. Hides ``jax_explicit_x64_dtypes``."""
     return _config.explicit_x64_dtypes(_config.ExplicitX64Mode.ALLOW)
 
@@ -44,27 +46,47 @@ def is_jit_disabled() -> bool:
     return bool(setting.jax_disable_jit)
 
 
-def trace_function(
-    jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[ClosedJaxpr, list[Any], Any, tuple[int, ...], tuple[Any, ...], tuple[Any, ...]]:
-    """Trace a ``jax.jit`` function. Hides where ``Traced`` keeps what the function closes over, and shardings.
+class TracedFunction(NamedTuple):
+    """What tracing a ``jax.jit`` function gives.
 
-    Returns:
-      The jaxpr; the outer tracers that the function reads, which are its first arguments; the tree of its
-      results; the positions, among the leaves of the arguments, of those that are donated; and the sharding of
-      each argument of the jaxpr, and of each result, None where none is said.
+    Args:
+      jaxpr: what it computes.
+      outer: the outer tracers that the function reads, which are its first arguments.
+      out_tree: structure of its results.
+      donated: positions, among the leaves of the arguments, of those that are donated.
+      inputs: the sharding of each argument of the jaxpr, None where none is said.
+      outputs: likewise of each result.
     """
-    traced = jitted.trace(*args, **kwargs)
+
+    jaxpr: ClosedJaxpr
+    outer: list[Datum]
+    out_tree: TreeDef
+    donated: tuple[int, ...]
+    inputs: tuple[jax.sharding.Sharding | None, ...]
+    outputs: tuple[jax.sharding.Sharding | None, ...]
+
+
+def trace_function(
+    jitted: jax.stages.Wrapped, args: tuple[Tree, ...], kwargs: dict[str, Tree]
+) -> TracedFunction:
+    """Trace a ``jax.jit`` function. Hides where ``Traced`` keeps what the function closes over, and shardings."""
+    traced: Any = jitted.trace(*args, **kwargs)
     outer = list(traced._consts)
     is_donated = traced._params["donated_invars"][len(outer) :]
     said = [traced._params[role] for role in ("in_shardings", "out_shardings")]
     avals = traced.jaxpr.in_avals, traced.jaxpr.out_avals
     inputs, outputs = (tuple(map(_said_sharding, *pair)) for pair in zip(said, avals, strict=True))
     positions = tuple(np.flatnonzero(is_donated).tolist())
-    return traced.jaxpr, outer, traced.out_tree, positions, inputs, outputs
+    return TracedFunction(traced.jaxpr, outer, traced.out_tree, positions, inputs, outputs)
 
 
-def _said_sharding(sharding: Any, aval: Any) -> Any:
+def clear_cache(jitted: JitWrapped) -> None:
+    """Forget what a ``jax.jit`` function compiled. Hides that JAX declares no such method."""
+    own: Any = jitted
+    own.clear_cache()
+
+
+def _said_sharding(sharding: Any, aval: ShapedArray) -> jax.sharding.Sharding | None:
     """Return the sharding that ``jit`` was told, else that of an explicitly sharded type, else None."""
     if not isinstance(sharding, _sharding_impls.UnspecifiedValue):
         return sharding
@@ -72,14 +94,15 @@ def _said_sharding(sharding: Any, aval: Any) -> Any:
     return own if own is not None and any(own.spec) and not own.mesh.empty else None
 
 
-def key_generator(aval: Any) -> str | None:
+def key_generator(aval: ShapedArray) -> str | None:
     """Return the name of the random number generator whose keys an abstract value holds. Hides key types."""
     return aval.dtype._impl.name if jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key) else None
 
 
-def weaken(array: Any) -> Any:
+def weaken(array: Datum) -> jax.Array:
     """Mark an array's type as weak, as the result of a Python scalar is. Hides ``_convert_element_type``."""
-    return _lax._convert_element_type(array, array.dtype, weak_type=True)
+    weak: Any = _lax._convert_element_type(array, array.dtype, weak_type=True)
+    return weak
 
 
 def hide_frames(folder: str) -> None:
@@ -128,6 +151,12 @@ def find_equation(
     return next(found, None)
 
 
+def operand_types(equation: Equation) -> list[ShapedArray]:
+    """Return the types of the operands of an equation of arrays. Hides atoms, which may be of any abstract value."""
+    avals: list[Any] = [atom.aval for atom in equation.invars]
+    return avals
+
+
 def has_inner_jaxprs(equation: Equation) -> bool:
     """Whether an equation holds jaxprs, which say what it does. Hides where."""
     return any(True for _ in _core.jaxprs_in_params(equation.params))
@@ -165,12 +194,12 @@ def has_64bit(jaxpr: ClosedJaxpr) -> bool:
     return any(is_64bit(getattr(atom.aval, "dtype", None)) for atom in atoms)
 
 
-def is_64bit(dtype: Any) -> bool:
+def is_64bit(dtype: object) -> bool:
     """Whether a dtype is one that JAX narrows unless ``jax_enable_x64`` is set. Hides types of keys."""
     return isinstance(dtype, np.dtype) and dtype.name in ("int64", "uint64", "float64", "complex128")
 
 
-def own_width(jaxpr: ClosedJaxpr) -> contextlib.AbstractContextManager[Any]:
+def own_width(jaxpr: ClosedJaxpr) -> contextlib.AbstractContextManager[object]:
     """Return the setting under which to rewrite or lower a jaxpr so that no type in it changes width."""
     return jax.enable_x64(True) if has_64bit(jaxpr) else contextlib.nullcontext()
 
@@ -178,7 +207,7 @@ def own_width(jaxpr: ClosedJaxpr) -> contextlib.AbstractContextManager[Any]:
 # ---- meshes and shardings ----
 
 
-def meshes_of(jaxpr: ClosedJaxpr) -> Iterator[tuple[Any, str | None]]:
+def meshes_of(jaxpr: ClosedJaxpr) -> Iterator[tuple[Mesh | AbstractMesh, str | None]]:
     """Yield the mesh that an equation names, and the user's ``file:line``. Hides which parameters name one."""
     for equation, frame in _equations(jaxpr.jaxpr, None):
         place = f"{frame.file_name}:{frame.start_line}" if frame else None
@@ -188,18 +217,18 @@ def meshes_of(jaxpr: ClosedJaxpr) -> Iterator[tuple[Any, str | None]]:
                 yield found, place
 
 
-def context_mesh() -> Any:
+def context_mesh() -> AbstractMesh | None:
     """Return the mesh of ``jax.set_mesh`` or ``jax.sharding.use_abstract_mesh`` around, or None."""
     found = jax.sharding.get_abstract_mesh()
     return None if found.empty else found
 
 
-def no_mesh() -> contextlib.AbstractContextManager[Any]:
+def no_mesh() -> contextlib.AbstractContextManager[object]:
     """Have JAX see no mesh around: what runs a program is no part of the program."""
     return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
 
 
-def unknown_axes(trace: Callable[[], Any]) -> tuple[list[str], str | None] | None:
+def unknown_axes(trace: Callable[[], object]) -> tuple[list[str], str | None] | None:
     """Return the axes that a collective names and no mesh around has, and the user's ``file:line``; None for others.
 
     JAX (0.10.2) has an assertion without a message for them, in ``pvary``. Hides where, and how its frames are shown.
@@ -223,7 +252,9 @@ def unknown_axes(trace: Callable[[], Any]) -> tuple[list[str], str | None] | Non
 
 
 @_weakref_lru_cache
-def constrained_jaxpr(jaxpr: ClosedJaxpr, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> ClosedJaxpr:
+def constrained_jaxpr(
+    jaxpr: ClosedJaxpr, inputs: tuple[NamedSharding | None, ...], outputs: tuple[NamedSharding | None, ...]
+) -> ClosedJaxpr:
     """Return a jaxpr whose arguments and results are constrained to shardings within, None: are not.
 
     Where axes of the mesh are explicit, types inside name them, and those of arguments and results do not: callers'
@@ -234,7 +265,7 @@ def constrained_jaxpr(jaxpr: ClosedJaxpr, inputs: tuple[Any, ...], outputs: tupl
     names = mesh.explicit_axes
     auto = mesh.update_axis_types(dict.fromkeys(names, jax.sharding.AxisType.Auto))
 
-    def constrained(values: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
+    def constrained(values: Sequence[Datum], shardings: Sequence[NamedSharding | None]) -> list[Datum]:
         pairs = zip(values, shardings, strict=True)
         return [
             x
@@ -243,7 +274,7 @@ def constrained_jaxpr(jaxpr: ClosedJaxpr, inputs: tuple[Any, ...], outputs: tupl
             for x, s in pairs
         ]
 
-    def inside(*arrays: Any) -> list[Any]:
+    def inside(*arrays: Datum) -> list[Datum]:
         arrays = tuple(constrained(arrays, inputs))
         if not names:
             return jaxpr_as_fun(jaxpr)(*arrays)
@@ -252,20 +283,20 @@ def constrained_jaxpr(jaxpr: ClosedJaxpr, inputs: tuple[Any, ...], outputs: tupl
             typed: Any = jax.sharding.explicit_axes(jaxpr_as_fun(jaxpr), axes=names, in_sharding=specs)
             return typed(*arrays)
 
-    def function(*arrays: Any) -> list[Any]:
+    def function(*arrays: Datum) -> list[Datum]:
         return constrained(inside(*arrays), outputs)
 
     with own_width(jaxpr):
         return jax.make_jaxpr(function)(*map(without_explicit_axes, jaxpr.in_avals))
 
 
-def names_explicit_axes(value: Any) -> bool:
+def names_explicit_axes(value: object) -> bool:
     """Whether the type of a value, or a type, is one over a mesh with explicit axes."""
     aval = value if isinstance(value, _core.AbstractValue) else getattr(value, "aval", None)
     return isinstance(aval, _core.ShapedArray) and bool(aval.sharding.mesh.explicit_axes)
 
 
-def without_explicit_axes(aval: Any) -> Any:
+def without_explicit_axes(aval: ShapedArray) -> ShapedArray:
     """Return a type that names no axes of a mesh."""
     if not names_explicit_axes(aval):
         return aval

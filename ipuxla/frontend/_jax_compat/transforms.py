@@ -1,6 +1,6 @@
 """Jaxpr to jaxpr; each result is remembered per jaxpr, so that it is compiled once."""
 
-# pyright: reportPrivateImportUsage=false
+# pyright: standard, reportPrivateImportUsage=false
 # (private names are this module's purpose)
 
 from __future__ import annotations

@@ -150,10 +150,10 @@ def test_large_factors_are_computed_where_they_are_used():
 def test_turns_are_exact_where_they_can_be():
     for n in (1, 2, 3, 4, 8, 12, 97):
         for sign in (-1, 1):
-            got = factors.turns(np.arange(-2 * n, 3 * n), n, sign)
+            got = factors.roots_of_unity(np.arange(-2 * n, 3 * n), n, sign)
             want = [cmath.exp(sign * 2j * math.pi * (k % n) / n) for k in range(-2 * n, 3 * n)]
             np.testing.assert_allclose(got, want, atol=1e-15)
-    quarters = factors.turns(np.arange(8), 8, 1)[::2]
+    quarters = factors.roots_of_unity(np.arange(8), 8, 1)[::2]
     assert quarters.tolist() == [1, 1j, -1, -1j]
 
 

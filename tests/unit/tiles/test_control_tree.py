@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tiles
 from tiles.compiler import control
 from tiles.compiler.control import decided_parts, functions_of, part_data, part_from, steps_of
-from tiles.compiler.control_flow import carried_through, count_steps, decided_by_floats
+from tiles.compiler.control_flow import count_steps, decided_by_floats, loop_carried
 from tiles.errors import InvalidExecutable
 from tiles.graph import Copy, Repeat, RepeatWhileTrue, Site, Switch
 from tiles.numerics.decisions import FIRST_CAPACITY, Decisions, Recording, Replay, record
@@ -47,8 +47,8 @@ def looping():
 def test_only_what_is_read_later_is_carried(looping):
     executable, names = looping
     (_, loop), (_, choice) = decided_parts(executable.program)
-    assert carried_through(executable, loop) == sorted([names["acc"], names["i"]])
-    assert carried_through(executable, choice) == [names["out"]]
+    assert loop_carried(executable, loop) == sorted([names["acc"], names["i"]])
+    assert loop_carried(executable, choice) == [names["out"]]
 
 
 def test_steps_are_counted_from_trips(looping):

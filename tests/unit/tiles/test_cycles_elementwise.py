@@ -168,6 +168,20 @@ def test_a_call_of_the_library_in_a_fusion_keeps_its_figure():
     assert waves.basis == Basis.FITTED
 
 
+@pytest.mark.parametrize(("dtype", "slots"), [("float32", 22 - 2), ("float16", 16 - 2)])
+def test_gelu_by_erf_in_a_fusion_keeps_its_figure(dtype, slots):
+    """What stands around it is code; gelu itself takes its slots without the load and the store."""
+    form = map_form(SHAPE, [identity_map(2)] * 2)
+    inner = (
+        ("multiply", (0, 0), ()),
+    )  # what it is made of does not matter: PopLibs computes it in a way of its own
+    attrs = (("kind", "popnn.gelu_erf"), ("body", inner), ("dtype", dtype))
+    fused = _cycles((("add", (0, 1), ()), ("nonlinearity", (2,), attrs)), (dtype, dtype), form)
+    code = _cycles((("add", (0, 1), ()),) * 2, (dtype, dtype), form)
+    assert abs(fused.value[0] - code.value[0] - 6 * slots * 200) < 6 * 100
+    assert fused.basis == Basis.DERIVED
+
+
 def test_a_fusion_without_code_loads_once_and_costs_less_than_its_functions_one_by_one():
     form = map_form(SHAPE, [identity_map(2)] * 2)
     body = (("multiply", (0, 1), ()), ("power", (2, 1), ()), ("tanh", (3,), ()))

@@ -245,6 +245,8 @@ LOOPS = [
     ("tanh", lax.tanh, [F], 10, 2, False),
     ("tanh", lax.tanh, [H], 2, 4, False),
     ("sigmoid", lax.logistic, [H], 4, 4, False),
+    ("sigmoid as JAX writes it", jax.nn.sigmoid, [H], 4, 4, False),
+    ("silu as JAX writes it", jax.nn.silu, [H], 5, 4, False),
     ("demote", lambda a: a.astype(H), [F], 2, 4, True),
     ("promote", lambda a: a.astype(F), [H], 2, 4, True),
 ]
@@ -255,6 +257,61 @@ def test_loops_take_the_slots_of_those_written_by_hand(name, f, dtypes, slots, e
     code = compiled(f, dtypes, MK2, contiguous(len(dtypes), separate=separate))
     more, less = (cost_of(code, {"n": 6 * elements * k}, MK2).slots[0] for k in (101, 100))
     assert int(more - less) == slots
+
+
+SIGMOIDS = {
+    "one over": (lambda a: 1 / (1 + jnp.exp(-a)), True),
+    "summed the other way": (lambda a: 1 / (jnp.exp(-a) + 1), True),
+    "a constant behind a barrier": (lambda a: lax.optimization_barrier(a * 0 + 1) / (1 + jnp.exp(-a)), False),
+    "its exponential used, too": (lambda a: 1 / (1 + jnp.exp(-a)) + jnp.exp(-a), True),
+    "of two": (lambda a: 2 / (1 + jnp.exp(-a)), False),
+    "one and a half": (lambda a: 1 / (1.5 + jnp.exp(-a)), False),
+    "not negated": (lambda a: 1 / (1 + jnp.exp(a)), False),
+    "the sum of two exponentials": (lambda a: 1 / (jnp.exp(a) + jnp.exp(-a)), False),
+    "one and one": (lambda a: a / (1 + jnp.ones_like(a)), False),
+}
+
+
+@pytest.mark.parametrize("dtype", [F, H])
+@pytest.mark.parametrize("name", SIGMOIDS)
+def test_quotients_that_are_sigmoids_are_its_instruction_and_others_are_not(name, dtype) -> None:
+    f, is_sigmoid = SIGMOIDS[name]
+    code = compiled(f, [dtype], MK2)
+    assert ("sigm" in as_text(code, MK2)) == is_sigmoid
+    x = np.array([[0, 1, -1, 0.3, -7, 9, 50, -50, np.inf, -np.inf, np.nan, -0.0]], dtype)
+    (got,), _ = simulate(code, [x], [dtype], MK2)
+    wanted = np.asarray(f(jnp.asarray(x)))
+    rtol, atol = (
+        (2e-6, 1e-30) if dtype == F else (4e-3, 1e-4)
+    )  # exponentials of halves are infinite from 11.1
+    np.testing.assert_allclose(got.astype(np.float32), wanted.astype(np.float32), rtol=rtol, atol=atol)
+
+
+NARROW = {
+    "low nibbles": (lambda a: (a & 15).astype("int8") - 8, ["uint8"], 4 * 3 + 4),
+    "high nibbles": (lambda a: (a >> 4).astype("int8") - 8, ["uint8"], 4 * 3 + 4),
+    "a sum": (lambda a, b: a + b, ["int8"] * 2, 4 * 3 + 4),
+    "a shift up and down": (lambda a: (a << 3) >> 3, ["int8"], None),
+    "a sum that is compared": (lambda a, b: jnp.where(a + b > 3, a, b), ["int8"] * 2, None),
+    "a sum that is shifted": (lambda a, b: ((a + b) >> 1) ^ a, ["uint8"] * 2, None),
+    "a sum that is used twice": (lambda a, b: ((a + b) * a, (a + b).astype(W)), ["int8"] * 2, None),
+    "a sum that is a float": (lambda a, b: (a + b).astype(H), ["int8"] * 2, None),
+    "a product of shorts": (lambda a, b: a * b - a, ["int16"] * 2, 2 * 4 + 2),
+    "the larger of sums": (lambda a, b: jnp.maximum(a + b, a - b), ["int8"] * 2, None),
+    "a sum wider": (lambda a, b: (a + b).astype("uint16") + 1, ["uint8"] * 2, None),
+    "narrower": (lambda a: (a + 1).astype("int8") * 3, ["int16"], None),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_integers_are_extended_only_where_their_high_bits_are_read(name) -> None:
+    f, dtypes, slots = NARROW[name]
+    check(f, dtypes)
+    if slots is not None:
+        lanes = 4 // np.dtype(dtypes[0]).itemsize
+        code = compiled(f, dtypes, MK2)
+        more, less = (cost_of(code, {"n": 6 * lanes * k}, MK2).slots[0] for k in (101, 100))
+        assert int(more - less) == slots
 
 
 def test_a_cost_is_a_closed_form_for_many_candidates() -> None:

@@ -14,6 +14,7 @@ from jax import Array, lax
 from tiles._jax_compat import broadcast, broadcasted_iota, dot_general
 from tiles.errors import InvalidGraph
 from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.numerics.convolution import convolve
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.poplibs.poplin.conv_cycles import (
     CONV_METHODS,
@@ -188,7 +189,7 @@ def _convolved(
     kernels = (*roles.groups, *roles.outputs)
     rhs, rhs_spec = grouped_axes(cell, 1, rhs, [kernels, roles.inputs, *((d,) for d in roles.taps)])
     order, out_spec = in_order(cell.form.results[0].dims, [roles.batch, kernels, *windows])
-    total = lax.conv_general_dilated(
+    total = convolve(
         lhs,
         rhs,
         roles.strides,

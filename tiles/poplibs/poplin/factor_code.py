@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles._jax_compat import make_jaxpr
+from tiles._jax_compat import Function, Jaxpr, make_jaxpr
 from tiles.elements import (
     Access,
     Arrangement,
@@ -37,7 +37,7 @@ from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.graph import Extents, OpForm, VertexCode
-from tiles.graph.cycles import Field
+from tiles.graph.cycles import CodeMemory, Field
 from tiles.numerics.dtypes import to_jax
 from tiles.target import Target
 
@@ -277,9 +277,7 @@ class _Columns:
     form: OpForm
     workers: int
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         rank, n = len(sizes), sizes[-1]
         own = [axis.terms[0][0] for axis in self.form.operands[0].axes]
@@ -328,9 +326,7 @@ class _Systems:
 
     form: OpForm
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         batch = range(len(sizes) - 3)
         matrix, sides = (
@@ -380,9 +376,7 @@ def _reflection_fields(k: int, sizes: tuple[int, ...]) -> dict[str, Field]:
 class _Reflected:
     """Matrices with the factors of their columns' reflections: a ``Kernel``."""
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         m, n = sizes[-2:]
         matrices = np.ascontiguousarray(operands[0].reshape(-1, m * n))
@@ -428,9 +422,7 @@ def _permutation(sizes: tuple[int, ...]) -> dict[str, Field]:
 class _Matrices:
     """Matrices, each with its pivots and the rows that they bring to its places: a ``Kernel``."""
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         n = sizes[-1]
         matrices = np.ascontiguousarray(operands[0].reshape(-1, n * n))
@@ -483,7 +475,7 @@ def _same(x: jax.Array) -> jax.Array:
 def _variant(isa: InstructionSet, kind: str, dtype: str) -> Variant | NoVariant:
     def make() -> Variant:
         if kind == "move":
-            jaxpr: Any = make_jaxpr(_same)(jax.ShapeDtypeStruct((), to_jax(dtype)))
+            jaxpr: Jaxpr = make_jaxpr(_same)(jax.ShapeDtypeStruct((), to_jax(dtype)))
             return compile_variant(jaxpr, ((dtype,), (dtype,)), _IN_PLACE, isa, UNNAMED)
         if kind in _COMPILED:
             return Variant.of(_COMPILED[kind](_cell(kind, dtype), isa), isa)
@@ -506,7 +498,7 @@ def _cell(kind: str, dtype: str) -> CellFunction:
         "root": ((dtype,), (dtype,)),
         "triangle": ((dtype, dtype, _POSITION, _POSITION), (dtype,)),
     }[kind]
-    functions: dict[str, Callable[..., Any]] = {
+    functions: dict[str, Function] = {
         "pivot": larger,
         "elimination": eliminated,
         "reflector": _reflector,
@@ -517,5 +509,5 @@ def _cell(kind: str, dtype: str) -> CellFunction:
         "triangle": _triangle,
     }
     function = functions[kind]
-    jaxpr: Any = make_jaxpr(function)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in dtypes[0]))
+    jaxpr: Jaxpr = make_jaxpr(function)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in dtypes[0]))
     return CellFunction(jaxpr, dtypes, _ARRANGED.get(kind, Arrangement((), ())))

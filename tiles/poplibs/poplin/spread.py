@@ -12,6 +12,7 @@ from jax import Array, lax
 
 from tiles.errors import InvalidGraph
 from tiles.graph import Arrangement, Cell, Cycles, Extents, OpForm, register
+from tiles.numerics.convolution import convolve
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.poplibs.poplin.conv import Convolution, grouped_axes, in_order
 from tiles.poplibs.poplin.conv_cycles import (
@@ -76,7 +77,7 @@ class SpreadConvolution(Convolution):
         rhs, rhs_spec = grouped_axes(cell, 1, rhs, [kernels, roles.inputs, *taps])
         results = [(q, q + 1) if n > 1 else (q,) for q, n in zip(roles.field, self.phases, strict=True)]
         order, out_spec = in_order(cell.form.results[0].dims, [roles.batch, kernels, *results])
-        total = lax.conv_general_dilated(
+        total = convolve(
             lhs,
             rhs,
             (1,) * len(windows),

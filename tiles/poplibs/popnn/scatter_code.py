@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tiles._jax_compat import make_jaxpr
+from tiles._jax_compat import Function, make_jaxpr
 from tiles.elements import (
     Access,
     Arrangement,
@@ -34,7 +34,7 @@ from tiles.elements.cell import ELEMENT, ROW
 from tiles.elements.variants import UNNAMED
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, OpForm, VertexCode
-from tiles.graph.cycles import Field
+from tiles.graph.cycles import CodeMemory, Field
 from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.poplibs.popnn.window_code import MOST_TAPS, STAYS, channels_of, folded
 from tiles.poplibs.popops.map_code import aligned_rows, check_widths
@@ -306,7 +306,7 @@ def _accesses(dtype: str, grain: int) -> tuple[Access, Callable[[str], Access]]:
     return Access(ELEMENT, alignment), lambda name: Access(ELEMENT, alignment, beside=name)
 
 
-def _traced(function: Callable[..., Any], dtypes: Sequence[str]) -> Any:
+def _traced(function: Function, dtypes: Sequence[str]) -> Any:
     return make_jaxpr(function)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in dtypes))
 
 
@@ -319,9 +319,7 @@ class _Windows:
     dtype: str
     workers: int
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         x, source = operands
         counts = self.order.counts(sizes)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tiles._jax_compat import make_jaxpr
+from tiles._jax_compat import Function, make_jaxpr
 from tiles.elements import Access, Arrangement, CellFunction, instructions_for
 from tiles.elements.cell import ELEMENT
 from tiles.errors import NoTileCode
@@ -238,7 +238,7 @@ def folded(items: list[Any], taps: tuple[int, ...], combine: Callable[[Any, Any]
 
 
 def _cell(
-    window: Callable[..., Any], dtype: str, taps: int, sources: int, results: int, grain: int, shares: bool
+    window: Function, dtype: str, taps: int, sources: int, results: int, grain: int, shares: bool
 ) -> CellFunction:
     how = _arranged(dtype, taps, sources, results, grain, shares)
     element = jax.ShapeDtypeStruct((), to_jax(dtype))

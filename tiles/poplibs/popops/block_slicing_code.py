@@ -13,6 +13,7 @@ import numpy as np
 from tiles.elements import InstructionSet, Variant, compile_block_slice, instructions_for
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, OpForm, VertexCode
+from tiles.graph.cycles import CodeMemory
 from tiles.numerics.dtypes import itemsize
 from tiles.poplibs.popops.laid_out import along_axes, check_indices, is_plain, rows_first
 from tiles.poplibs.popops.offsets import NO_WINDOW
@@ -108,9 +109,7 @@ class _Block:
     is_update: bool
     as_words: bool
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         maps, first = self.form.operands, 2 if self.is_update else 1
         tensor = rows_first(operands[0], maps[0], self.places, self.rest)

@@ -28,7 +28,7 @@ from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, VertexCode
-from tiles.graph.cycles import Field
+from tiles.graph.cycles import CodeMemory, Field
 from tiles.graph.domain import OpForm
 from tiles.numerics.dtypes import is_float, to_jax, unsigned_of
 from tiles.poplibs.popops.expression import ONE_ELEMENT, Body, Row, body_dtypes, evaluate_body
@@ -242,9 +242,7 @@ class _Folds:
     form: OpForm
     sharers: int
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         n = math.prod(sizes[d] for d in self.form.reduced)
         kept = [d for d in range(len(sizes)) if d not in self.form.reduced]

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles._jax_compat import make_jaxpr
+from tiles._jax_compat import Function, Jaxpr, make_jaxpr
 from tiles.elements import (
     Access,
     Arrangement,
@@ -33,7 +33,7 @@ from tiles.elements.merges import PIECES_SHIFT, with_halvings
 from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, VertexCode
-from tiles.graph.cycles import Field
+from tiles.graph.cycles import CodeMemory, Field
 from tiles.numerics.dtypes import to_jax
 from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.expression import ONE_ELEMENT
@@ -367,7 +367,7 @@ def least_bitonic_cycles(what: Merging, n: int, rows: int, target: Target) -> An
 
 @lru_cache(maxsize=256)
 def _least_formula(
-    isa: InstructionSet, kind: Callable[..., Any], given: tuple[bool, ...], steps: int, *question: Any
+    isa: InstructionSet, kind: Function, given: tuple[bool, ...], steps: int, *question: Any
 ) -> Formula:
     """Return the least that a vertex of some code can cost, whatever becomes of it."""
     code = _compiled_once(isa, kind(*given, min(steps, 1), is_scheduled=False), *question)
@@ -410,9 +410,7 @@ class _BitonicRows:
     what: Merging
     workers: int
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         rows = [np.ascontiguousarray(x.reshape(-1, sizes[-1])) for x in operands]
         memory = _memory(self.what, rows, sizes[-1])
@@ -508,7 +506,7 @@ def _cell(order: Order, has_positions: bool, size: int | None, ascends: bool) ->
             return order.earlier(ONE_ELEMENT, later, earlier)
         return order.precedes(ONE_ELEMENT, later, earlier, size)
 
-    jaxpr: Any = make_jaxpr(goes_before)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in arrays * 2))
+    jaxpr: Jaxpr = make_jaxpr(goes_before)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in arrays * 2))
     return CellFunction(jaxpr, (arrays * 2, arrays), Arrangement((), ()))
 
 
@@ -531,9 +529,7 @@ class MergedRows:
     workers: int
     dimension: int = 0
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         rows = [np.ascontiguousarray(x) for x in self.rows_of(sizes, operands)]
         count, n = rows[0].shape

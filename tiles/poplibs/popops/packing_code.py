@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from tiles._jax_compat import make_jaxpr
+from tiles._jax_compat import Jaxpr, make_jaxpr
 from tiles.elements import (
     CellFunction,
     InstructionSet,
@@ -143,7 +143,7 @@ def _moving_cell(source: str, made: str) -> CellFunction:
     def converted(x: jax.Array) -> tuple[jax.Array, ...]:
         return (x.astype(made),)
 
-    jaxpr: Any = make_jaxpr(converted)(jax.ShapeDtypeStruct((), to_jax(source)))
+    jaxpr: Jaxpr = make_jaxpr(converted)(jax.ShapeDtypeStruct((), to_jax(source)))
     return CellFunction(jaxpr, ((source,), (made,)), contiguous(1))
 
 
@@ -161,5 +161,5 @@ def _keyed_cell(dtype: str, key: tuple[bool, bool]) -> CellFunction:
         return ((upper << np.int32(_HALF_BITS)) | bits,)
 
     source = "uint16" if is_brief else dtype
-    jaxpr: Any = make_jaxpr(word)(jax.ShapeDtypeStruct((), to_jax(source)))
+    jaxpr: Jaxpr = make_jaxpr(word)(jax.ShapeDtypeStruct((), to_jax(source)))
     return CellFunction(jaxpr, ((source,), (_KEY,)), contiguous(1))

@@ -24,6 +24,7 @@ from tiles.elements import (
 from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.graph import Extents, VertexCode
+from tiles.graph.cycles import CodeMemory
 from tiles.numerics.dtypes import to_jax
 from tiles.poplibs.popops.expression import ONE_ELEMENT, Body, body_dtypes, evaluate_body
 from tiles.poplibs.popops.map_code import check_widths
@@ -94,9 +95,7 @@ class _Scan:
 
     dimension: int
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         n = sizes[self.dimension]
         rows = [np.moveaxis(x, 1 + self.dimension, -1).reshape(len(x), -1, n) for x in operands]

@@ -24,7 +24,7 @@ from tiles.elements import (
 )
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Cycles, Extents, OpForm, VertexCode, code_or_formula
-from tiles.graph.cycles import Kernel
+from tiles.graph.cycles import CodeMemory, Kernel
 from tiles.numerics.dtypes import itemsize
 from tiles.poplibs.popops.block_slicing_code import AXES, block_code
 from tiles.poplibs.popops.laid_out import along_axes, check_indices, is_plain, rows_first
@@ -213,9 +213,7 @@ class _Slice:
     as_words: bool
     is_part: bool = False
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         of_table, of_indices = self.form.operands[:2]
         table = rows_first(operands[0], of_table, (self.places,), self.rest)
@@ -246,9 +244,7 @@ class _Update:
     window: int
     rest: tuple[int, ...]
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         tensor = rows_first(operands[0], self.form.operands[0], (self.places,), self.rest)
         part = rows_first(operands[1], self.form.operands[1], (self.window,), self.rest)

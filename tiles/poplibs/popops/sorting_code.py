@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from tiles._jax_compat import make_jaxpr
+from tiles._jax_compat import Jaxpr, make_jaxpr
 from tiles.elements import Access, Arrangement, CellFunction, instructions_for
 from tiles.elements.cell import CELL
 from tiles.elements.variants import existing
@@ -70,7 +69,7 @@ def _cell(order: Order, size: int | None) -> CellFunction:
         return tuple(jnp.where(takes, x, y) for x, y in zip(partner, here, strict=True))
 
     taken = (*arrays, *arrays, POSITION)
-    jaxpr: Any = make_jaxpr(element)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in taken))
+    jaxpr: Jaxpr = make_jaxpr(element)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in taken))
     accesses = (Access(),) * (2 * len(arrays)), (Access(),) * len(arrays)
     how = Arrangement((*accesses[0], Access(CELL, _WORD_BYTES, counts=True)), accesses[1])
     return CellFunction(jaxpr, (taken, arrays), how)

@@ -44,7 +44,8 @@ from tiles.poplibs.popops.updating_code import Updating, updates_code
 from tiles.target import Basis, Target
 
 _UPDATE_DTYPES = ("float32", "float16", "int32", "uint32")
-"""Of PopLibs' ``MultiUpdateOp``, whose operations are ADD and MAX."""
+_UPDATE_OPERATIONS = ("add", "sub", "max")
+"""Of PopLibs' ``MultiUpdateOp``: ADD and MAX. ADD multiplies every update by a factor (``multiUpdateAdd``), which is -1 to subtract."""
 
 
 @register
@@ -144,7 +145,7 @@ class MultiUpdate(Codelet):
             value = multi_update_cycles(row, inside, outside, self.dtype, target)
             if self.is_fresh:
                 value = value + fill_cycles(extents.results, self.dtype, target)
-            is_stated = is_lookup and self.operation in ("add", "max") and self.dtype in _UPDATE_DTYPES
+            is_stated = is_lookup and self.operation in _UPDATE_OPERATIONS and self.dtype in _UPDATE_DTYPES
             return self._stated(value, is_stated, extents, target)
         windows = extents.product([w for w in self.windows if w != NO_WINDOW])
         if not (self.is_clamped and bool(np.all(updates == windows))):

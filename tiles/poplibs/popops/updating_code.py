@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles._jax_compat import make_jaxpr
+from tiles._jax_compat import Jaxpr, make_jaxpr
 from tiles.elements import (
     Access,
     Arrangement,
@@ -27,7 +26,7 @@ from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, OpForm, VertexCode
-from tiles.graph.cycles import Field
+from tiles.graph.cycles import CodeMemory, Field
 from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.poplibs.popops.laid_out import along_axes, check_indices, is_plain, rows_first
 from tiles.poplibs.popops.offsets import SCATTERS, takes_rows, update_dims
@@ -121,7 +120,7 @@ def _variant(
 def _combining(operation: str, dtype: str) -> CellFunction:
     """Return what an update makes of an old element."""
     words = (dtype,) * 2
-    jaxpr: Any = make_jaxpr(SCATTERS[operation][1])(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in words))
+    jaxpr: Jaxpr = make_jaxpr(SCATTERS[operation][1])(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in words))
     return CellFunction(jaxpr, (words, (dtype,)), Arrangement((), ()))
 
 
@@ -129,7 +128,7 @@ def _combining(operation: str, dtype: str) -> CellFunction:
 def _filling(operation: str, dtype: str) -> CellFunction:
     """Return the element that changes no result."""
     value = neutral_element(operation, dtype)
-    jaxpr: Any = make_jaxpr(lambda: jnp.asarray(value))()
+    jaxpr: Jaxpr = make_jaxpr(lambda: jnp.asarray(value))()
     how = Arrangement((), (Access(alignment_bytes=_WORD_BYTES),))
     return CellFunction(jaxpr, ((), (dtype,)), how)
 
@@ -159,9 +158,7 @@ class _Rows:
     leading: tuple[int, ...]
     rest: tuple[int, ...]
 
-    def find(
-        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         base = len(operands) - 1
         updates = rows_first(operands[base - 1], self.form.operands[base - 1], self.leading, self.rest)

@@ -1,4 +1,4 @@
-"""Cut runs of instructions out of a computation as computations of their own, equal ones as equals.
+"""Extract runs of instructions from a computation as computations of their own, equal ones as equals.
 
 What a run shares with the rest is kept small: constants, broadcasts and reshapes are made again on either side
 instead of being handed over.
@@ -17,7 +17,7 @@ from hlo_passes.passes.structure import computation_key
 
 
 @dataclass
-class Cut:
+class ExtractedRun:
     """A run of instructions and what it shares with the rest.
 
     Args:
@@ -37,8 +37,8 @@ class Cut:
     computation: Computation
 
 
-def common_cuts(computation: Computation, windows: Sequence[range]) -> list[Cut]:
-    """Cut out those windows that are equal up to names; the most common kind if there are several.
+def extract_equal_runs(computation: Computation, windows: Sequence[range]) -> list[ExtractedRun]:
+    """Extract those windows that are equal up to names; the most common kind if there are several.
 
     All have the same results: every value that anyone of them has to hand out.
     """
@@ -104,14 +104,16 @@ class _Draft:
         made = tuple(self.env[value] for value in results)
         return Computation("layer", tuple(self.parameters), tuple(self.body), made)
 
-    def finish(self, wanted: Sequence[int]) -> Cut:
-        """Return the cut with the values at these positions handed out."""
+    def finish(self, wanted: Sequence[int]) -> ExtractedRun:
+        """Return the run with the values at these positions handed out."""
         results: dict[Value, None] = {}
         remade: dict[Instruction, None] = {}
         for position in wanted:
             self._hand_out(self.values[position], results, remade)
         body = self.computation(tuple(results))
-        return Cut(self.window, self.instructions, tuple(self.operands), tuple(results), tuple(remade), body)
+        return ExtractedRun(
+            self.window, self.instructions, tuple(self.operands), tuple(results), tuple(remade), body
+        )
 
     def _hand_out(self, value: Value, results: dict[Value, None], remade: dict[Instruction, None]) -> None:
         producer = self.producers.get(value)
