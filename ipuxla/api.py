@@ -17,7 +17,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import AbstractMesh
 
 from ipuxla._jax_compat import (
@@ -28,9 +30,10 @@ from ipuxla._jax_compat import (
     Tree,
     TreeDef,
     tree_flatten,
+    tree_structure,
     tree_unflatten,
 )
-from ipuxla.errors import WrongArguments
+from ipuxla.errors import Unsupported, WrongArguments
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.lower import Arguments, Traced, as_wide_array, trace
 from ipuxla.frontend.partition import partition_source
@@ -60,6 +63,8 @@ class ArgumentRoles(TypedDict, total=False):
 class JitOptions(Choices, ArgumentRoles, total=False):
     """What ``jit`` takes beside the function and the target."""
 
+    keep_unused: bool
+    inline: bool
     in_shardings: Tree
     out_shardings: Tree
     devices: Sequence[Device]
@@ -84,6 +89,8 @@ def jit(
     static_argnames: str | Sequence[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
+    keep_unused: bool = False,
+    inline: bool = False,
     check_memory: bool = True,
     passes: str | None = None,
     strict: bool = True,
@@ -111,6 +118,8 @@ def jit(
       static_argnames: as in ``jax.jit``.
       donate_argnums: as in ``jax.jit``.
       donate_argnames: as in ``jax.jit``.
+      keep_unused: accepted as ``jax.jit`` does; a program takes every argument, whether it reads it or not.
+      inline: accepted as ``jax.jit`` does; a call inside another decorated function is part of its program in any case.
       check_memory: refuse a program that does not fit into the tiles' memory.
       passes: text of the HLO pass pipeline; None: the default one.
       strict: keep the plan's order of reductions in the fast engine.
@@ -130,6 +139,7 @@ def jit(
       InvalidPlan: ``plans`` does not read as plans.
       UnknownTarget: no target has the given name.
     """
+    del keep_unused, inline  # no program differs by them
     shardings = {"in_shardings": in_shardings, "out_shardings": out_shardings}
     for role, said in shardings.items():
         require_named(role, said)
@@ -247,7 +257,12 @@ class JittedFunction(Generic[_P, _R]):
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Run on the emulated IPU, compiling first where the arguments' types are new.
 
-        Under ``jax.disable_jit`` the function runs as it is written, operation by operation, on no IPU.
+        Refs (``jax.new_ref``) among the arguments, and those that the function closes over, are read before and written
+        after. Under ``jax.disable_jit`` the function runs as it is written, operation by operation, on no IPU.
+
+        Raises:
+          Unsupported: in the ring, a Ref of floats.
+          WrongArguments: a Ref twice.
         """
         if compat.is_jit_disabled():
             return self._function(*args, **kwargs)
@@ -255,11 +270,31 @@ class JittedFunction(Generic[_P, _R]):
         for position in entry.widened:
             leaves[position] = as_wide_array(leaves[position])
         traced = entry.traced
-        arguments = (*traced.outer, *leaves)
+        arguments = [*traced.outer, *leaves]
+        refs = [arguments[position] for position in traced.refs]
+        self._require_own_values(refs)
+        for position, ref in zip(traced.refs, refs, strict=True):
+            arguments[position] = ref[...]
         outputs = ipu_call(
             traced.jaxpr, self.options, self._name, traced.donated, *arguments, shardings=traced.shardings
         )
-        return tree_unflatten(traced.out_tree, outputs)
+        last_values = outputs[len(outputs) - len(refs) :]
+        for ref, value in zip(refs, last_values, strict=True):
+            ref[...] = value
+        return tree_unflatten(traced.out_tree, outputs[: len(outputs) - len(refs)])
+
+    def _require_own_values(self, refs: Sequence[jax.Ref]) -> None:
+        """Raise where one value is in two places of the program, or what it leaves in a Ref is not of its type."""
+        if len(set(map(id, refs))) < len(refs):
+            raise WrongArguments(
+                f"{self._name} is given one Ref twice, or closes over a Ref that it is given",
+                expected="one way to each Ref",
+            )
+        if self.options.arithmetic == "ring" and any(jnp.issubdtype(ref.dtype, jnp.inexact) for ref in refs):
+            raise Unsupported(
+                f"{self._name} writes to a Ref of floats, whose words are integers in the ring",
+                try_="pass the value as an argument and return the new one",
+            )
 
     def __get__(self, instance: object, owner: type | None = None) -> Callable[..., _R]:
         """Bind as a method: the instance is the first argument."""
@@ -268,21 +303,29 @@ class JittedFunction(Generic[_P, _R]):
     def lower(self, *args: Tree, **kwargs: Tree) -> Lowered:
         """Trace and lower for these arguments (arrays or ``jax.ShapeDtypeStruct``).
 
+        The program takes a Ref's value in the Ref's place, and returns a pair: the result, and a tuple of the Refs' last
+        values.
+
         Raises:
-          WrongArguments: the function closes over values of an enclosing JAX transformation.
+          WrongArguments: the function closes over values of an enclosing JAX transformation, or over Refs.
         """
         entry, _ = self._resolve(args, kwargs)
         traced = entry.traced
         if traced.outer:
+            is_ref = isinstance(traced.outer[0], jax.Ref)
+            what = "Refs" if is_ref else "values of an enclosing JAX transformation"
             raise WrongArguments(
-                f"{self._name} closes over {len(traced.outer)} values of an enclosing JAX transformation",
-                try_="pass them as arguments, or lower the function outside the transformation",
+                f"{self._name} closes over {len(traced.outer)} {what}",
+                try_="pass them as arguments"
+                + ("" if is_ref else ", or lower the function outside the transformation"),
             )
         pipeline = jaxpr_pipeline(traced.jaxpr, self._name, traced.donated, traced.shardings)
+        out_tree = traced.out_tree
+        if traced.refs:
+            results = tree_unflatten(out_tree, [0] * out_tree.num_leaves)
+            out_tree = tree_structure((results, (0,) * len(traced.refs)))
         return Lowered(
-            pipeline,
-            jaxpr_signature(traced.jaxpr, traced.donated, entry.in_tree, traced.out_tree),
-            self.options,
+            pipeline, jaxpr_signature(traced.jaxpr, traced.donated, entry.in_tree, out_tree), self.options
         )
 
     def trace(self, *args: Tree, **kwargs: Tree) -> jax.stages.Traced:
@@ -314,7 +357,7 @@ class JittedFunction(Generic[_P, _R]):
             entry = None
         if entry is None:
             entry = self._trace(args, kwargs, tree, leaves)
-            if not entry.traced.outer:
+            if not any(isinstance(value, Tracer) for value in entry.traced.outer):
                 self._entries[key] = entry
         return entry, leaves
 
@@ -337,14 +380,14 @@ class JittedFunction(Generic[_P, _R]):
         widened = tuple(
             position
             for position, (leaf, aval) in enumerate(zip(leaves, avals, strict=True))
-            if compat.is_64bit(aval.dtype) and not isinstance(leaf, jax.Array)
+            if compat.is_64bit(aval.dtype) and not isinstance(leaf, jax.Array | jax.Ref)
         )
         return _Entry(traced, tree, widened)
 
 
 def _leaf_key(leaf: Datum) -> Hashable:
     """Return what of a leaf decides how a function is traced."""
-    if isinstance(leaf, jax.Array):
+    if isinstance(leaf, jax.Array | jax.Ref):
         return leaf.aval, sharding_of_leaf(leaf)
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.shape, leaf.dtype

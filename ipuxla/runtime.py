@@ -18,6 +18,7 @@ import jax
 
 from ipuxla._jax_compat import Datum, Device, Tree
 from ipuxla.collection import collection_paused
+from ipuxla.described import Described
 from ipuxla.errors import InvalidExecutable, UnknownStage, Unsupported
 from ipuxla.options import ARITHMETICS, ENGINES, named_devices
 from ipuxla.runner import Runner, on_tiles
@@ -36,7 +37,7 @@ _HEADER = {"format": int, "engine": str, "arithmetic": str, "strict": bool, "sig
 _LENGTH_BYTES = 8
 
 
-class Compiled:
+class Compiled(Described):
     """A program compiled for one machine, ready to be called with arrays of the types it was compiled for.
 
     Call it as the function it came from, static arguments left out. ``engine`` and ``arithmetic`` say how it

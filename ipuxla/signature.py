@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Ref
 from jax.core import Tracer
 
 from ipuxla._jax_compat import (
@@ -222,7 +223,7 @@ class Signature:
         wrong = [
             (_argument(path), leaf, expected)
             for (path, leaf), expected in zip(paths, self.inputs, strict=True)
-            if isinstance(leaf, Tracer) or not expected.accepts(leaf)
+            if isinstance(leaf, Tracer | Ref) or not expected.accepts(leaf)
         ]
         if wrong:
             raise _of_another_type(wrong)
@@ -391,6 +392,12 @@ def _of_another_type(wrong: Sequence[tuple[str, Datum, LeafType]]) -> WrongArgum
             f"{place} is traced by JAX; a compiled program takes arrays",
             got=_shortened(str(leaf)),
             try_="transform the decorated function: jax.grad, jax.vmap and jax.jit work on that",
+        )
+    if isinstance(leaf, Ref):
+        return WrongArguments(
+            f"{place} is a Ref; a compiled program takes its value and returns its last value",
+            expected=str(expected),
+            try_="pass the Ref's value, ref[...]; or call the decorated function, which writes to the Ref",
         )
     return WrongArguments(
         f"{place} is not of the type the program was compiled for",

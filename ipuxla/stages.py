@@ -31,10 +31,11 @@ from hlo_passes.passes import (
     split_positions,
 )
 from hlo_passes.passes import Pipeline as PassPipeline
-from ipuxla._jax_compat import ClosedJaxpr, Device, Tree, TreeDef, tree_unflatten
+from ipuxla._jax_compat import ClosedJaxpr, Device, TreeDef
 from ipuxla.cache import kept, kept_sharding
 from ipuxla.choosing import choose, describe, shown
 from ipuxla.collection import collection_paused
+from ipuxla.described import Described
 from ipuxla.errors import InvalidOption, UnknownStage, Unsupported
 from ipuxla.fitting import advice, beyond_memory, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
@@ -529,7 +530,7 @@ def _on_all(type_: TensorType) -> ArraySharding:
     return ArraySharding(((),) * type_.rank)
 
 
-class Lowered:
+class Lowered(Described):
     """A function traced and lowered for arguments of certain types: read its stages, or compile it."""
 
     def __init__(self, pipeline: Pipeline, signature: Signature, options: CompileOptions) -> None:
@@ -537,23 +538,6 @@ class Lowered:
         self._pipeline = pipeline
         self.signature = signature
         self.options = options
-
-    @property
-    def in_tree(self) -> TreeDef | None:
-        """Structure of ``(args, kwargs)``, static arguments left out."""
-        return self.signature.in_tree
-
-    @property
-    def out_tree(self) -> TreeDef | None:
-        """Structure of the result."""
-        return self.signature.out_tree
-
-    @property
-    def in_avals(self) -> Tree:
-        """Type of each argument leaf, in the structure of the arguments."""
-        if self.in_tree is None:
-            return self.signature.inputs
-        return tree_unflatten(self.in_tree, self.signature.inputs)
 
     def as_text(self, stage: str = "stablehlo", *, debug_info: bool = False) -> str:
         """Return a stage as text.

@@ -38,10 +38,12 @@ class Traced(NamedTuple):
 
     Args:
       jaxpr: what it computes, from ``outer`` and the leaves of the arguments to the leaves of the result.
-      outer: values of an enclosing JAX transformation that the function closes over.
+      outer: values of an enclosing JAX transformation, and Refs, that the function closes over.
       out_tree: structure of the result.
       donated: positions, among the arguments of the jaxpr, of those whose storage a result takes over.
       shardings: what was said of many devices; None for one.
+      refs: positions, among the arguments of the jaxpr, of the values of Refs (``jax.new_ref``); their last values follow
+        the leaves of the result.
     """
 
     jaxpr: ClosedJaxpr
@@ -49,6 +51,7 @@ class Traced(NamedTuple):
     out_tree: TreeDef
     donated: tuple[int, ...]
     shardings: Shardings | None = None
+    refs: tuple[int, ...] = ()
 
 
 Arguments = tuple[tuple[Tree, ...], dict[str, Tree]]
@@ -83,16 +86,18 @@ def trace(
             raise
         raise _unbound(*found) from error
     with compat.own_width(jaxpr):
-        jaxpr = compat.without_own_refs(jaxpr)
+        jaxpr, refs, closed_over = compat.without_refs(jaxpr)
+    outer, inputs = [*closed_over, *outer], [*[None] * len(closed_over), *inputs]
     _refuse_effects(jaxpr)
-    donated = tuple(position + len(outer) for position in donated)
+    others = (position + len(outer) for position in donated)
+    donated = (*refs, *(position for position in others if position not in refs))
     leading = [None] * (len(jaxpr.in_avals) - len(own))
     inputs = [said or carried for said, carried in zip(inputs, [*leading, *own], strict=True)]
-    shardings = find_shardings(jaxpr, inputs, outputs)
+    shardings = find_shardings(jaxpr, inputs, [*outputs, *(inputs[position] for position in refs)])
     if shardings is not None:
         _refuse_prints(jaxpr)
         _refuse_checks(jaxpr)
-    return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated), shardings)
+    return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated), shardings, refs)
 
 
 def to_stablehlo(
@@ -306,12 +311,6 @@ def _refuse(equation: compat.Equation, location: str | None) -> None:
             "interpret=True, with which JAX writes a kernel as operations; the same function in jax.numpy or jax.lax; "
             "a vertex of your own is an ipuxla.codelet"
         )
-    elif compat.has_ref_effects(equation):
-        what = f"{name} reads or writes a Ref from outside the function: a program for an IPU cannot"
-        try_ = (
-            "pass the array as an argument and return its new value, with donate_argnums to reuse its memory; "
-            "Refs made inside the function (jax.new_ref) are fine"
-        )
     elif name == "pure_callback":
         what += ", unless it only raises: this one may return"
         try_ += f"; {_CHECKS}"
@@ -413,4 +412,4 @@ def _usable_donations(jaxpr: ClosedJaxpr, donated: Sequence[int]) -> tuple[int, 
     if useless:
         shown = ", ".join(jaxpr.in_avals[position].str_short() for position in useless)
         warnings.warn(f"Some donated buffers were not usable: {shown}.", stacklevel=2)
-    return tuple(usable)
+    return tuple(sorted(usable))

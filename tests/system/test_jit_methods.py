@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,16 +60,7 @@ def _kernel(x_ref, y_ref):
     y_ref[...] = x_ref[...] + 1
 
 
-OUTSIDE = jax.new_ref(np.ones(3, np.float32))
-
-
-def _with_ref(x):
-    OUTSIDE[0] = 5.0
-    return x
-
-
 EFFECTS = {
-    "Ref": _with_ref,
     "Pallas kernel": lambda x: pallas.pallas_call(_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(
         x
     ),
@@ -179,3 +172,27 @@ def test_wrong_arguments_are_named_and_few(small_target):
 def test_the_package_shows_its_names():
     assert set(dir(ipuxla)) == set(ipuxla.__all__)
     assert ipuxla.__version__
+
+
+def test_options_of_jit_that_change_no_program(small_target):
+    double = functools.partial(ipuxla.jit, target=small_target, inline=True, keep_unused=True)(
+        lambda x, y: x * 2
+    )
+    np.testing.assert_array_equal(double(X, X), X * 2)
+    assert len(double.lower(X, X).compile().signature.inputs) == 2
+
+
+def test_stages_describe_arguments_and_results_as_those_of_jax(small_target):
+    def f(x, key, *, scale):
+        return {"y": x * scale, "key": jax.random.split(key, 3), "n": jnp.int8(2)}
+
+    call = (X, jax.random.key(1)), {"scale": np.float32(2)}
+    theirs = jax.jit(f, donate_argnums=0).lower(*call[0], **call[1])
+    lowered = ipuxla.jit(f, target=small_target, donate_argnums=0).lower(*call[0], **call[1])
+    for stage in (lowered, lowered.compile()):
+        assert (stage.in_tree, stage.out_tree) == (theirs.in_tree, theirs.out_tree)
+        assert stage.donate_argnums == (0,)
+        for said in ("args_info", "out_info"):
+            ours, wanted = (jax.tree.leaves(getattr(x, said)) for x in (stage, theirs))
+            assert [(x.shape, x.dtype) for x in ours] == [(x.shape, x.dtype) for x in wanted]
+        assert [x.donated for x in jax.tree.leaves(stage.args_info)] == [True, False, False]

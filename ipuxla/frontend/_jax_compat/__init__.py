@@ -76,7 +76,6 @@ from ipuxla.frontend._jax_compat.tracing import (
     find_equation,
     has_effects,
     has_inner_jaxprs,
-    has_ref_effects,
     hide_frames,
     is_64bit,
     is_jit_disabled,
@@ -101,7 +100,7 @@ from ipuxla.frontend._jax_compat.transforms import (
     jvp_jaxpr,
     partial_eval_jaxpr,
     transpose_jaxpr,
-    without_own_refs,
+    without_refs,
 )
 
 __all__ = [
@@ -137,7 +136,6 @@ __all__ = [
     "gather_dimensions",
     "has_effects",
     "has_inner_jaxprs",
-    "has_ref_effects",
     "hide_frames",
     "inline",
     "instantiated",
@@ -188,7 +186,7 @@ __all__ = [
     "with_plain_indices",
     "with_whole_dimensions",
     "without_explicit_axes",
-    "without_own_refs",
+    "without_refs",
     "zero_cotangent",
     "zero_tangent",
 ]

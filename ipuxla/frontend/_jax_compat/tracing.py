@@ -20,7 +20,6 @@ from jax._src import debugging as _debugging
 from jax._src import sharding_impls as _sharding_impls
 from jax._src import source_info_util as _source_info_util
 from jax._src.lax import lax as _lax
-from jax._src.state import types as _state
 from jax._src.util import weakref_lru_cache as _weakref_lru_cache
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
@@ -131,14 +130,6 @@ def only_debugs(equation: Equation) -> bool:
     """Whether an equation's only effects are those of ``jax.debug``. Hides their types."""
     kinds = (_debugging.DebugEffect, _debugging.OrderedDebugEffect)
     return all(isinstance(effect, (*kinds, *_HARMLESS)) for effect in equation.effects)
-
-
-def has_ref_effects(equation: Equation) -> bool:
-    """Whether an equation makes, reads or writes a mutable array. Hides the types of Refs and their effects."""
-    atoms = (*equation.invars, *equation.outvars)
-    return any(isinstance(effect, _state.RefEffect) for effect in equation.effects) or any(
-        isinstance(atom.aval, _state.AbstractRef) for atom in atoms
-    )
 
 
 def find_equation(

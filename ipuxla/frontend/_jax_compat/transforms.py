@@ -20,17 +20,40 @@ from jax._src.util import weakref_lru_cache as _weakref_lru_cache
 from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr, Zero
 
 
-def without_own_refs(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a jaxpr with the Refs that it makes itself as values passed on. Hides ``discharge_state``.
+@_weakref_lru_cache
+def without_refs(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[int, ...], tuple[jax.Ref, ...]]:
+    """Return a jaxpr with its Refs as values passed on. Hides ``discharge_state``.
 
-    Refs from outside stay: what is written to them is an effect that the caller sees.
+    Returns:
+      The jaxpr, whose results are followed by the last value of each Ref that it is given; the positions of those among
+      its arguments, which are values now; and the Refs that the function closed over, which are its first arguments.
     """
-    makes_refs = any(isinstance(effect, _core.InternalMutableArrayEffect) for effect in jaxpr.effects)
-    is_given_refs = any(isinstance(aval, _state.AbstractRef) for aval in jaxpr.in_avals)
-    if not makes_refs or is_given_refs or any(isinstance(e, _state.RefEffect) for e in jaxpr.effects):
-        return jaxpr
+    jaxpr, closed_over = _with_refs_as_arguments(jaxpr)
+    given = tuple(n for n, aval in enumerate(jaxpr.in_avals) if isinstance(aval, _state.AbstractRef))
+    if not given and not any(isinstance(e, _core.InternalMutableArrayEffect) for e in jaxpr.effects):
+        return jaxpr, given, closed_over
     pure = _discharge.discharge_state(jaxpr)
-    return pure.replace(jaxpr=pure.jaxpr.replace(debug_info=jaxpr.jaxpr.debug_info))
+    said = jaxpr.jaxpr.debug_info
+    paths = said.safe_result_paths(len(jaxpr.out_avals))
+    said = said._replace(result_paths=(*paths, *[""] * len(given)))
+    return pure.replace(jaxpr=pure.jaxpr.replace(debug_info=said)), given, closed_over
+
+
+def _with_refs_as_arguments(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[jax.Ref, ...]]:
+    """Return a jaxpr whose first arguments are the Refs among its constants, and these."""
+    inner, consts = jaxpr.jaxpr, jaxpr.consts
+    pairs = list(zip(inner.constvars, consts, strict=True))
+    refs = [(variable, const) for variable, const in pairs if isinstance(const, jax.Ref)]
+    if not refs:
+        return jaxpr, ()
+    kept = [pair for pair in pairs if not isinstance(pair[1], jax.Ref)]
+    names = inner.debug_info.safe_arg_names(len(inner.invars))
+    opened = inner.replace(
+        constvars=[variable for variable, _ in kept],
+        invars=[*(variable for variable, _ in refs), *inner.invars],
+        debug_info=inner.debug_info._replace(arg_names=(*[""] * len(refs), *names)),
+    )
+    return jaxpr.replace(jaxpr=opened, consts=[const for _, const in kept]), tuple(ref for _, ref in refs)
 
 
 def jvp_jaxpr(jaxpr: ClosedJaxpr, nonzeros: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
