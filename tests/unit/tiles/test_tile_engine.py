@@ -136,6 +136,25 @@ def test_reductions_between_kept_dimensions_run_once_for_each() -> None:
     check_close(in_ring, lowered.compile(engine="hlo", arithmetic="ring")(*args), "engine tile, ring")
 
 
+@pytest.mark.parametrize("num_tiles", [1, 4])
+def test_reductions_of_dimensions_before_and_behind_kept_ones_fold_one_stretch_after_the_other(
+    num_tiles,
+) -> None:
+    x, h = X[:, :24].reshape(5, 10, 6, 4), H[:, :24].reshape(37, 4, 6)
+    i = INTEGERS[:, :20].reshape(37, 5, 4)
+
+    def f(x, h, i):
+        floats = x.sum((0, 2)), x.max((1, 3)), (x * x[0]).sum((0, 3)), jnp.prod(x, (0, 2, 3))
+        return *floats, h.sum((0, 2)), h.max((0, 2)), i.min((0, 2)), x[:, 0].sum((0, 2))
+
+    lowered = ipuxla.jit(f, target=TARGET.replace(num_tiles=num_tiles)).lower(x, h, i)
+    compiled = lowered.compile(engine="tile")
+    assert compiled.tile_coverage().vertices_share == 1
+    check_close(compiled(x, h, i), jax.jit(f)(x, h, i), "engine tile")
+    in_ring = lowered.compile(engine="tile", arithmetic="ring")(x, h, i)
+    check_close(in_ring, lowered.compile(engine="hlo", arithmetic="ring")(x, h, i), "engine tile, ring")
+
+
 def test_systems_of_batches_are_solved_by_code() -> None:
     """Matrices on either side, transposed or not; right-hand sides are spread over tiles."""
     a = (RNG.normal(size=(2, 5, 5)) + 4 * np.eye(5)).astype("float32")
