@@ -159,14 +159,16 @@ def compile_lookup(
     alignment_bytes: int = ACCESS_BYTES,
     is_unsigned: bool = False,
     name: str = "lookup",
+    *,
+    is_part: bool = False,
 ) -> TileCode:
-    """Return the code that copies rows of a table at clamped indices; see ``Lookup``.
+    """Return the code that copies rows of a table, or of a part of one, at clamped indices; see ``Lookup``.
 
     Raises:
       NoTileCode: rows that start inside a word.
     """
     isa = instructions_of(target)
-    nest = Lookup(Emitter(isa), alignment_bytes, is_unsigned=is_unsigned)
+    nest = Lookup(Emitter(isa), alignment_bytes, is_unsigned=is_unsigned, is_part=is_part)
     return _made(nest, isa, name)
 
 
