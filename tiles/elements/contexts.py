@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,7 +21,6 @@ POISON = 0xFFBADBAD
 
 ADDRESS_MASK = (1 << 21) - 1
 ELEMENT_BYTES = 1 << 14
-WORD_BYTES = 4
 INTERLEAVED = 1 << 20
 """From which number on elements count that are interleaved two by two: of another region of memory."""
 AMP_OUTPUTS = 16
@@ -171,7 +169,7 @@ class Contexts:
         limit = self.sim.isa["repeat_count_max"]
         if (counts[active] > limit).any():
             raise TileFault(f"rpt {counts[active].max():,} times", expected=f"at most {limit:,}")
-        stream = self._stream(item, active)
+        stream = self._stream(item, counts, active)
         if stream is not None:
             return self._streamed(stream, item, counts, active)
         self.block(item.lead, active)
@@ -181,90 +179,80 @@ class Contexts:
         for k in range(int(counts[active].max(initial=0))):
             self.block(item.body, self.those(active & (counts > k)))
 
-    def _stream(self, item: Repeat, active: np.ndarray) -> Streaming | None:
-        """Return a loop as a stream of equal positions in all contexts, None where it is none."""
+    def _stream(self, item: Repeat, counts: np.ndarray, active: np.ndarray) -> Streaming | None:
+        """Return a loop as a stream of equal positions, None where it is none, or not the same in all tiles."""
         last = (item.body.bundles or (Bundle(),))[-1].main
         if not self.sim.streams_at_once or last is None or not last.mnemonic.endswith("pace"):
             return None
-        strides = self.get(last.ins[-1])[0][active]
-        if not strides.size or (strides != strides[0]).any() or not self.are_clear:
+        strides = self.get(last.ins[-1])[0]
+        workers = np.stack([strides, counts, *unpacked(self.get(last.ins[-2])), active])
+        workers = workers.reshape(len(workers), -1, self.sim.workers)
+        if not active.any() or not self.are_clear or (workers != workers[:, :1]).any():
             return None
-        key = id(item), int(strides[0])
+        word = int(strides[active][0])
+        if (strides[active] != word).any():
+            return None
+        key = id(item), word
         if key not in self.sim.streams:
-            self.sim.streams[key] = item, streaming(item, int(strides[0]))
+            self.sim.streams[key] = item, streaming(item, word)
         return self.sim.streams[key][1]
 
     def _streamed(self, stream: Streaming, item: Repeat, counts: np.ndarray, active: np.ndarray) -> None:
         """Run a stream's positions at once: products of tiles' weights with the inputs of all their workers' positions."""
-        isa, product = self.sim.isa, stream.product
+        isa, product, sim = self.sim.isa, stream.product, self.sim
         assert item.body.bundles
         first = item.body.bundles[0].main
         assert first is not None
-        pointers = unpacked(self.get(first.ins[-2]))
         slots = block_slots(item.lead, isa) + 1 + block_slots(item.body, isa) * counts
         self.slots += np.where(active, slots, 0)
-        count = int(counts[active].max(initial=0))
-        if not count:
+        each = np.where(active, counts, 0)[: sim.workers]
+        pointers = [pointer[: sim.workers] for pointer in unpacked(self.get(first.ins[-2]))]
+        if not each.any():
             return
-        self._check_stream(stream, pointers, active)
-        first_access = self.first_word // 2 - self.sim.base // ACCESS_BYTES
-        position = np.arange(count)
-        does = (active[:, None] & (position < counts[:, None])).reshape(-1)
-        whole = does.all()
-        starts = [
-            (first_access + pointer // ACCESS_BYTES)[:, None] + position * (step // ACCESS_BYTES)
+        self._check_stream(stream, [pointer[each > 0] for pointer in pointers])
+        worker = np.repeat(np.arange(sim.workers), each)
+        position = np.arange(len(worker)) - np.repeat(np.cumsum(each) - each, each)
+        rows = [
+            (pointer[worker] - sim.base + position * step) // ACCESS_BYTES
             for pointer, step in zip(pointers, stream.steps, strict=True)
         ]
-        rows = [start.reshape(-1) if whole else start.reshape(-1)[does] for start in starts]
-        x = self.sim.numbers(self._gathered(rows[0], stream.inputs), product.dtype)
-        if not whole:
-            some, x = x, np.zeros((len(does), product.inputs), self.sim.number)
-            x[does] = some
-        weights = self.sim.weights[:, : product.outputs, : product.inputs]
-        x = x.reshape(len(self.sim.words), -1, product.inputs)
-        sums = np.matmul(x, weights.transpose(0, 2, 1)).reshape(-1, product.outputs)
-        sums = sums if whole else sums[does]
+        order = np.argsort(rows[2], kind="stable")
+        inputs, partials, results = (
+            (row[order][:, None] + words[::2] // ACCESS_BYTES).reshape(-1)
+            for row, words in zip(rows, (stream.inputs, stream.partials, stream.results), strict=True)
+        )
+        x = sim.numbers(self._accessed(inputs), product.dtype).reshape(len(sim.words), -1, product.inputs)
+        sums = np.matmul(x, sim.weights[:, : product.outputs, : product.inputs].transpose(0, 2, 1))
         if stream.partials[0] != ZERO:
-            sums += self.sim.numbers(self._gathered(rows[1], stream.partials), product.partials)
-        self._scattered(rows[2], stream.results, self.sim.words_of(sums, product.partials))
+            sums += sim.numbers(self._accessed(partials), product.partials).reshape(sums.shape)
+        found = sim.words_of(sums.reshape(len(sums), -1), product.partials).view(np.uint64)
+        self.sim.words.view(np.uint64)[:, self._together(results)] = found
 
-    def _check_stream(self, stream: Streaming, pointers: list[np.ndarray], active: np.ndarray) -> None:
+    def _check_stream(self, stream: Streaming, pointers: list[np.ndarray]) -> None:
         """Refuse streams that begin at odd addresses, or of which an instruction's accesses meet in a memory element."""
-        if any((pointer[active] % ACCESS_BYTES).any() for pointer in pointers):
+        if any((pointer % ACCESS_BYTES).any() for pointer in pointers):
             raise TileFault("a stream of accesses of 8 bytes", expected="natural alignment")
         inputs, partials, results = pointers
+        everyone = np.ones(len(inputs), bool)
         for apart in stream.apart:
-            self._check_elements([inputs, partials + ACCESS_BYTES * apart, results], active)
+            self._check_elements([inputs, partials + ACCESS_BYTES * apart, results], everyone)
         if stream.partials[0] == ZERO:
-            self._check_elements([inputs, results], active)
+            self._check_elements([inputs, results], everyone)
 
-    def _accesses(
-        self, rows: np.ndarray, words: np.ndarray
-    ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-        """Yield stretches of offsets that lie together: their first and last word, memory as stretches, and rows' places.
+    def _together(self, accesses: np.ndarray) -> np.ndarray | slice:
+        """Return numbers of accesses to every tile's memory, as a slice where they follow each other."""
+        first, last = int(accesses.min()), int(accesses.max())
+        if first < 0 or last >= self.sim.words.shape[1] // 2:
+            raise TileFault("a stream of accesses outside a tile's memory")
+        if last - first + 1 == len(accesses) and (np.diff(accesses) == 1).all():
+            return slice(first, last + 1)
+        return accesses
 
-        Args:
-          rows: where they are counted from, in accesses of all tiles' memory.
-          words: offsets in bytes of single words, pairs of which lie together.
-        """
-        memory = self.flat.view(np.uint64)
-        ends = [0, *(np.flatnonzero(np.diff(words) != WORD_BYTES) + 1).tolist(), len(words)]
-        for first, last in itertools.pairwise(ends):
-            at, length = rows + int(words[first]) // ACCESS_BYTES, (last - first) // 2
-            if at.size and (at.min() < 0 or at.max() + length > len(memory)):
-                raise TileFault("a stream of accesses outside tiles' memory")
-            shape, strides = (len(memory) - length + 1, length), (ACCESS_BYTES, ACCESS_BYTES)
-            yield first, last, np.lib.stride_tricks.as_strided(memory, shape, strides), at
-
-    def _gathered(self, rows: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """Return the words at offsets from rows' places, ``[rows, words]``."""
-        parts = [memory[at].view(np.uint32) for _, _, memory, at in self._accesses(rows, words)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-
-    def _scattered(self, rows: np.ndarray, words: np.ndarray, values: np.ndarray) -> None:
-        """Store words ``[rows, words]`` at offsets from rows' places."""
-        for first, last, memory, at in self._accesses(rows, words):
-            memory[at] = np.ascontiguousarray(values[:, first:last]).view(np.uint64)
+    def _accessed(self, accesses: np.ndarray) -> np.ndarray:
+        """Return the words of accesses to every tile's memory, ``[tiles, words]``."""
+        where, memory = self._together(accesses), self.sim.words.view(np.uint64)
+        found = memory[:, where] if isinstance(where, slice) else np.take(memory, where, axis=1)
+        return found.view(np.uint32)
 
     def _loop(self, item: Loop, active: np.ndarray) -> None:
         running = active

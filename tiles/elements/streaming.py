@@ -197,4 +197,5 @@ def _offsets(labels: list[Label], pointer: int) -> np.ndarray | None:
         return np.full(len(labels), ZERO, np.int64) if pointer else None
     if any(label[:2] != ("memory", pointer) for label in labels):
         return None
-    return np.array([label[2] for label in labels], np.int64)
+    found = np.array([label[2] for label in labels], np.int64)
+    return found if len(found) % 2 == 0 and (found[1::2] - found[::2] == _WORD_BYTES).all() else None

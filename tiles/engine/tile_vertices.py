@@ -35,7 +35,7 @@ from tiles.graph.cycles import Field, ValueName
 from tiles.numerics.dtypes import to_jax
 from tiles.numerics.ring import evaluate, to_ring, word_type
 
-BATCH_BYTES = 1 << 26
+BATCH_BYTES = 1 << 24
 """Simulated memory of one batch of tiles."""
 _BASE, _STATE_BYTES, _ACCESS_BYTES = 0x4C000, 512, 8
 
@@ -196,7 +196,7 @@ class _KernelPart:
         size_bytes = _up(end - _BASE)
         cells = len(next(iter(arrays.values())))
         batch = max(1, BATCH_BYTES // size_bytes)
-        left: dict[str, list[np.ndarray]] = {name: [] for name in arrays}
+        found: list[list[np.ndarray]] = []
         for at in range(0, cells, batch):
             tiles = min(batch, cells - at)
             simulator = TileSimulator(self.isa, size_bytes, tiles, _BASE, elements, self.in_ring)
@@ -205,10 +205,27 @@ class _KernelPart:
             for code, given in arguments:
                 own = {k: v[at : at + tiles] if isinstance(v, np.ndarray) else v for k, v in given.items()}
                 simulator.run(code, own, _BASE, scratch)
-            for name, x in arrays.items():
-                found = simulator.read(places[name], math.prod(x.shape[1:]), x.dtype.name)
-                left[name].append(found.reshape(tiles, *x.shape[1:]))
-        return self.kernel.results(sizes, {name: np.concatenate(parts) for name, parts in left.items()})
+            found.append(self.kernel.results(sizes, _Left(simulator, places, arrays)))
+        return found[0] if len(found) == 1 else [np.concatenate(x) for x in zip(*found, strict=True)]
+
+
+class _Left(dict[str, np.ndarray]):
+    """What a kernel's code leaves in memory, by name; read when it is asked for: operands mostly are not."""
+
+    def __init__(
+        self, simulator: TileSimulator, places: Mapping[str, int], arrays: Mapping[str, np.ndarray]
+    ) -> None:
+        """Take tiles, and where what was put there lies."""
+        super().__init__()
+        self.simulator, self.places, self.arrays = simulator, places, arrays
+
+    def __missing__(self, name: str) -> np.ndarray:
+        """Read an array ``[tiles, ...]``."""
+        like = self.arrays[name]
+        shape = like.shape[1:]
+        found = self.simulator.read(self.places[name], math.prod(shape), like.dtype.name)
+        self[name] = found.reshape(len(found), *shape)
+        return self[name]
 
 
 class _Turn:
