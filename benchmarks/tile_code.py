@@ -14,10 +14,11 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import app
 from jax import lax
 
@@ -33,6 +34,12 @@ from tiles.elements import (
 )
 from tiles.elements.cell import CELL, Access
 from tiles.errors import IpuError
+from tiles.graph import Codelet, Extents, OpForm
+from tiles.graph.cycles import code_cycles
+from tiles.graph.domain import PARALLEL, REDUCTION, WINDOW, Affine, Dim, IndexMap, along
+from tiles.poplibs import poplin
+from tiles.poplibs.forms import dot_form
+from tiles.target import Target
 
 FLOAT, HALF, INT = "float32", "float16", "int32"
 WIDTH = {FLOAT: 2, HALF: 4, INT: 2}
@@ -140,6 +147,50 @@ class ProductRow(Row):
         return int(cost_of(compile_matrix_vector(isa, *self.dtypes), {"n": n}, isa).cycles)
 
 
+CHANNELS = 64
+"""Input and output channels of whole vertices."""
+FIELD_COLUMNS = 24
+
+
+@dataclass(frozen=True)
+class VertexRow(Row):
+    """Whole vertices on the multiply units, weights loaded: ``n`` positions of 64 channels into 64; taps of a field of rows of 24."""
+
+    target: ClassVar[Target] = Target.named("gc200")
+    taps: int = 1
+
+    def codelet(self) -> Codelet:
+        """Return the operation."""
+        first, second, partials = self.dtypes
+        kind = poplin.MatMul if self.taps == 1 else poplin.Convolution
+        return kind((first, second), partials, partials, "amp")
+
+    def extents(self, n: int) -> Extents:
+        """Return one cell's extents."""
+        if self.taps == 1:
+            form = dot_form((n, CHANNELS), (CHANNELS, CHANNELS), (), (), (1,), (0,))
+        else:
+            rows = n // FIELD_COLUMNS
+            sizes = (rows, FIELD_COLUMNS, CHANNELS, self.taps, self.taps, CHANNELS)
+            kinds = (PARALLEL,) * 3 + (WINDOW,) * 2 + (REDUCTION,)
+            dims = [Dim(f"d{d}", size, kinds[d]) for d, size in enumerate(sizes)]
+            field = [Affine(((d, 1), (d + 3, 1))) for d in range(2)]
+            left, right, out = ([*field, along(5)], map(along, (3, 4, 2, 5)), map(along, (0, 1, 2)))
+            form = OpForm(
+                tuple(dims), (IndexMap(tuple(left)), IndexMap(tuple(right))), (IndexMap(tuple(out)),)
+            )
+        sizes = tuple(np.array([size], np.int64) for size in form.shape)
+        return Extents(form, sizes, self.dtypes[:2], self.dtypes[2:])
+
+    def stated(self, n: int) -> float:
+        """Return the cycles of PopLibs' estimator."""
+        return float(self.codelet().cycles(self.extents(n), self.target).value[0])
+
+    def code(self, n: int, isa: InstructionSet) -> int:
+        """Return the cycles of our code."""
+        return int(code_cycles(self.codelet().tile_code(self.extents(n), self.target)).value[0])
+
+
 def rows() -> Iterator[Row]:
     """Yield every row."""
     square = functools.partial(lax.integer_pow, y=2)
@@ -205,6 +256,9 @@ def rows() -> Iterator[Row]:
     yield ProductRow("1x1 product", (HALF, HALF), lax.add, 4, 1, 26, supervisor=11)
     yield ProductRow("1x1 product", (HALF, FLOAT), lax.add, 4, 1, 26, supervisor=11)
     yield ProductRow("1x1 product", (FLOAT, FLOAT), lax.add, 8, 1, 22, supervisor=11)
+    for taps, name in ((1, "1x1 vertex"), (3, "nx1 vertex, 3x3")):
+        for dtype, partials in ((HALF, HALF), (HALF, FLOAT), (FLOAT, FLOAT)):
+            yield VertexRow(name, (dtype, dtype, partials), lax.add, 0, 1, 0, taps=taps)
 
 
 REASONS = {
@@ -221,8 +275,10 @@ REASONS = {
     "f": "the estimate takes two integers from memory at once and inverts them in the aux slot; ours goes word by word",
     "g": "ours keeps NaN, by one comparison more",
     "h": "the estimate is of a routine that finds a quotient bit by bit; ours divides floats twice and makes good what is left over",
+    "i": "our targets state 16 units for halves that are added in float32, and the estimate follows them; the instruction set, and "
+    "PopLibs' assembly for these, has 8",
 }
-"""Why code and figure differ where PopLibs' public sources have no assembly."""
+"""Why code and figure differ."""
 _WHY = {
     **dict.fromkeys(("relu", "isfinite", "isnan", "max", "min", "divide", "less", "equal"), "a"),
     **dict.fromkeys(("floor", "ceil", "greater or equal", "not equal"), "a"),
@@ -243,7 +299,9 @@ _CLOSE = 1.1
 
 
 def reason(row: Row, ratio: float) -> str:
-    """Return why a row without assembly differs by more than a tenth, by its letters in ``REASONS``; "" where it does not."""
+    """Return why a row differs by more than a tenth, by its letters in ``REASONS``; "" where it does not, or has assembly."""
+    if isinstance(row, VertexRow) and row.dtypes == (HALF, HALF, FLOAT):
+        return "i"
     if row.by_hand or row.chooses or 1 / _CLOSE <= ratio <= _CLOSE:
         return ""
     return _WHY_OF.get((row.name, row.dtypes[0])) or _WHY[row.name]
@@ -304,7 +362,7 @@ def main(argv: list[str]) -> None:
     ]
     text = table(header, lines)
     text += "\n\n" + "\n".join(summary(found, n, *kind) for kind in KINDS for n in SIZES)
-    text += "\n\nWhy rows without assembly differ by more than a tenth:\n\n"
+    text += "\n\nWhy rows differ by more than a tenth:\n\n"
     text += "\n".join(f"- {letter}: {why}" for letter, why in REASONS.items())
     print(text)
     write_result("tile_code", text)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from tiles._jax_compat import Jaxpr
-from tiles.elements.amp import MatrixVector, product_of
+from tiles.elements.amp import FieldRuns, MatrixVector, product_of
 from tiles.elements.block_slice import BlockSlice
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.coalesce import coalesced
@@ -108,14 +109,19 @@ def compile_matrix_vector(
     dtype: str = "float16",
     partials: str = "float16",
     name: str = "matrix vector product",
+    *,
+    reads_partials: bool = True,
+    weights_bits: int = 0,
 ) -> TileCode:
-    """Return the inner loop of products with a panel of weights; operands "in0" (x), "in1" (partials), result "out0".
+    """Return the code of products with a panel of weights; operands "in0" (x), "in1" (partials), result "out0".
 
     Args:
       target: the machine, or an instruction set.
       dtype: of inputs and weights; see ``amp.PRODUCTS`` for the sizes of panels.
       partials: dtype of partials and results.
       name: of the variant.
+      reads_partials: whether products are added to partials.
+      weights_bits: of the loads by which the supervisor brings the panel at "weights" into the units; 0: it is there.
 
     Raises:
       NoTileCode: the generation has no multiply units for these.
@@ -123,7 +129,30 @@ def compile_matrix_vector(
     isa = instructions_of(target)
     product = product_of(dtype, partials)
     isa.row(product.mnemonic)
-    return _made(MatrixVector(Emitter(isa), product), isa, name)
+    nest = MatrixVector(Emitter(isa), product, reads_partials, weights_bits)
+    return replace(_made(nest, isa, name), supervisor=nest.supervisor)
+
+
+def compile_field_runs(
+    target: Target | InstructionSet,
+    dtype: str,
+    partials: str,
+    height: int,
+    name: str = "convolution",
+    *,
+    reads_partials: bool = True,
+    weights_bits: int = 64,
+) -> TileCode:
+    """Return the code of a tap, or of a tap in ``height`` rows at once, over runs of positions; see ``FieldRuns``.
+
+    Raises:
+      NoTileCode: the generation has no multiply units for these, or none that take so many rows.
+    """
+    isa = instructions_of(target)
+    product = product_of(dtype, partials)
+    isa.row(product.mnemonic)
+    nest = FieldRuns(Emitter(isa), product, height, reads_partials, weights_bits)
+    return replace(_made(nest, isa, name), supervisor=nest.supervisor)
 
 
 def compile_lookup(
@@ -131,14 +160,16 @@ def compile_lookup(
     alignment_bytes: int = ACCESS_BYTES,
     is_unsigned: bool = False,
     name: str = "lookup",
+    *,
+    is_part: bool = False,
 ) -> TileCode:
-    """Return the code that copies rows of a table at clamped indices; see ``Lookup``.
+    """Return the code that copies rows of a table, or of a part of one, at clamped indices; see ``Lookup``.
 
     Raises:
       NoTileCode: rows that start inside a word.
     """
     isa = instructions_of(target)
-    nest = Lookup(Emitter(isa), alignment_bytes, is_unsigned=is_unsigned)
+    nest = Lookup(Emitter(isa), alignment_bytes, is_unsigned=is_unsigned, is_part=is_part)
     return _made(nest, isa, name)
 
 

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tiles.elements.amp import PRODUCTS
+from tiles.elements.cell import ACCESS_BYTES
+from tiles.elements.cost import block_slots
 from tiles.elements.isa import InstructionSet
-from tiles.elements.semantics import Semantics, as_floats, as_words
+from tiles.elements.semantics import Semantics, as_floats
+from tiles.elements.streaming import ZERO, Streaming, streaming
 from tiles.elements.tilecode import Block, Bundle, Instruction, Item, Loop, Register, Repeat
 from tiles.elements.workers import WORKER_STATUS
 from tiles.errors import NoTileCode, TileFault
@@ -18,6 +21,8 @@ POISON = 0xFFBADBAD
 
 ADDRESS_MASK = (1 << 21) - 1
 ELEMENT_BYTES = 1 << 14
+INTERLEAVED = 1 << 20
+"""From which number on elements count that are interleaved two by two: of another region of memory."""
 AMP_OUTPUTS = 16
 _PRODUCTS = {product.mnemonic: product for product in PRODUCTS.values()}
 ACCUMULATOR_PAIRS = ((0, 2), (1, 3), (4, 6), (5, 7), (8, 10), (9, 11), (12, 14), (13, 15))
@@ -31,16 +36,27 @@ class Tiles:
       isa: the generation.
       size_bytes: memory of each tile; addresses start at ``base``.
       tiles: number of tiles; all run the same code.
+      interleaved: address from which on memory is interleaved: words of 64 bits lie in two elements by turns.
+      in_ring: whether the multiply units add products of words modulo 2^n.
     """
 
     def __init__(
-        self, isa: InstructionSet, size_bytes: int = 1 << 16, tiles: int = 1, base: int = 0x4C000
+        self,
+        isa: InstructionSet,
+        size_bytes: int = 1 << 16,
+        tiles: int = 1,
+        base: int = 0x4C000,
+        interleaved: int | None = None,
+        in_ring: bool = False,
     ) -> None:
         """Make memory that nobody has written."""
         self.isa, self.base, self.size_bytes = isa, base, size_bytes
+        self.interleaved, self.number = interleaved, np.uint32 if in_ring else np.float32
         self.workers = isa["worker_contexts"]
         self.words = np.full((tiles, size_bytes // 4), POISON, np.uint32)
-        self.weights = np.zeros((tiles, AMP_OUTPUTS, 16), np.float32)
+        self.weights = np.zeros((tiles, AMP_OUTPUTS, 16), self.number)
+        self.streams_at_once = True
+        self.streams: dict[tuple[int, int], tuple[Repeat, Streaming | None]] = {}
         self.semantics = Semantics(bool(isa["flushes_f32_subnormals"]))
 
     @property
@@ -58,6 +74,26 @@ class Tiles:
         size = np.dtype(dtype).itemsize * count
         at = address - self.base
         return np.ascontiguousarray(self.memory[:, at : at + size]).view(dtype)
+
+    def load_weights(self, mnemonic: str, address: np.ndarray) -> None:
+        """Bring a panel of weights ``[outputs, inputs]`` from an address of each tile, ``[tiles]``, into the multiply units."""
+        product = _PRODUCTS[mnemonic]
+        at = (address - self.base >> 2)[:, None] + np.arange(product.panel_bytes // 4)
+        words = np.take_along_axis(self.words, at, axis=1)
+        panel = self.numbers(words, product.dtype).reshape(-1, product.outputs, product.inputs)
+        self.weights[:, : product.outputs, : product.inputs] = panel
+
+    def numbers(self, words: np.ndarray, dtype: str) -> np.ndarray:
+        """Return what the units take words ``[..., words]`` for, ``[..., lanes]``; in the ring, integers."""
+        if self.number is np.uint32:
+            return words if dtype == "float32" else words.view(np.uint16).astype(np.uint32)
+        return words.view(dtype).astype(np.float32, copy=False)
+
+    def words_of(self, numbers: np.ndarray, dtype: str) -> np.ndarray:
+        """Return numbers ``[..., lanes]`` of the units as words of a dtype, ``[..., words]``."""
+        if self.number is np.uint32:
+            return numbers if dtype == "float32" else numbers.astype(np.uint16).view(np.uint32)
+        return np.ascontiguousarray(numbers.astype(dtype, copy=False)).view(np.uint32)
 
 
 def tapacked(first: np.ndarray, second: np.ndarray, third: np.ndarray) -> np.ndarray:
@@ -94,9 +130,10 @@ class Contexts:
         self.files = {f: np.full((16, self.count), POISON, np.uint32) for f in "MA"}
         self.files["M"][12] = scratch + self.worker * np.uint32(scratch_bytes)
         self.files["M"][13] = state
-        self.accumulators: np.ndarray = np.zeros((32, self.count), np.float32)
-        self.next_partials = np.zeros((AMP_OUTPUTS, self.count), np.float32)
-        self.last_results = np.zeros((AMP_OUTPUTS, self.count), np.float32)
+        self.accumulators: np.ndarray = np.zeros((32, self.count), tiles.number)
+        self.next_partials = np.zeros((AMP_OUTPUTS, self.count), tiles.number)
+        self.last_results = np.zeros((AMP_OUTPUTS, self.count), tiles.number)
+        self.are_clear = True
         self.slots = np.zeros(self.count, np.int64)
         self.everyone = np.ones(self.count, bool)
         self.files["M"][15] = 0
@@ -125,8 +162,6 @@ class Contexts:
                     self.items(item.body, self.those(taken))
 
     def _repeat(self, item: Repeat, active: np.ndarray) -> None:
-        self.block(item.lead, active)
-        self.slots += active
         if item.count is None:
             counts = np.full(self.count, item.trips.evaluate({}))
         else:
@@ -134,8 +169,90 @@ class Contexts:
         limit = self.sim.isa["repeat_count_max"]
         if (counts[active] > limit).any():
             raise TileFault(f"rpt {counts[active].max():,} times", expected=f"at most {limit:,}")
+        stream = self._stream(item, counts, active)
+        if stream is not None:
+            return self._streamed(stream, item, counts, active)
+        self.block(item.lead, active)
+        self.slots += active
+        if item.count is not None:  # what fills the pipeline may count, too
+            counts = self.get(item.count)[0].astype(np.int64)
         for k in range(int(counts[active].max(initial=0))):
             self.block(item.body, self.those(active & (counts > k)))
+
+    def _stream(self, item: Repeat, counts: np.ndarray, active: np.ndarray) -> Streaming | None:
+        """Return a loop as a stream of equal positions, None where it is none, or not the same in all tiles."""
+        last = (item.body.bundles or (Bundle(),))[-1].main
+        if not self.sim.streams_at_once or last is None or not last.mnemonic.endswith("pace"):
+            return None
+        strides = self.get(last.ins[-1])[0]
+        workers = np.stack([strides, counts, *unpacked(self.get(last.ins[-2])), active])
+        workers = workers.reshape(len(workers), -1, self.sim.workers)
+        if not active.any() or not self.are_clear or (workers != workers[:, :1]).any():
+            return None
+        word = int(strides[active][0])
+        if (strides[active] != word).any():
+            return None
+        key = id(item), word
+        if key not in self.sim.streams:
+            self.sim.streams[key] = item, streaming(item, word)
+        return self.sim.streams[key][1]
+
+    def _streamed(self, stream: Streaming, item: Repeat, counts: np.ndarray, active: np.ndarray) -> None:
+        """Run a stream's positions at once: products of tiles' weights with the inputs of all their workers' positions."""
+        isa, product, sim = self.sim.isa, stream.product, self.sim
+        assert item.body.bundles
+        first = item.body.bundles[0].main
+        assert first is not None
+        slots = block_slots(item.lead, isa) + 1 + block_slots(item.body, isa) * counts
+        self.slots += np.where(active, slots, 0)
+        each = np.where(active, counts, 0)[: sim.workers]
+        pointers = [pointer[: sim.workers] for pointer in unpacked(self.get(first.ins[-2]))]
+        if not each.any():
+            return
+        self._check_stream(stream, [pointer[each > 0] for pointer in pointers])
+        worker = np.repeat(np.arange(sim.workers), each)
+        position = np.arange(len(worker)) - np.repeat(np.cumsum(each) - each, each)
+        rows = [
+            (pointer[worker] - sim.base + position * step) // ACCESS_BYTES
+            for pointer, step in zip(pointers, stream.steps, strict=True)
+        ]
+        order = np.argsort(rows[2], kind="stable")
+        inputs, partials, results = (
+            (row[order][:, None] + words[::2] // ACCESS_BYTES).reshape(-1)
+            for row, words in zip(rows, (stream.inputs, stream.partials, stream.results), strict=True)
+        )
+        x = sim.numbers(self._accessed(inputs), product.dtype).reshape(len(sim.words), -1, product.inputs)
+        sums = np.matmul(x, sim.weights[:, : product.outputs, : product.inputs].transpose(0, 2, 1))
+        if stream.partials[0] != ZERO:
+            sums += sim.numbers(self._accessed(partials), product.partials).reshape(sums.shape)
+        found = sim.words_of(sums.reshape(len(sums), -1), product.partials).view(np.uint64)
+        self.sim.words.view(np.uint64)[:, self._together(results)] = found
+
+    def _check_stream(self, stream: Streaming, pointers: list[np.ndarray]) -> None:
+        """Refuse streams that begin at odd addresses, or of which an instruction's accesses meet in a memory element."""
+        if any((pointer % ACCESS_BYTES).any() for pointer in pointers):
+            raise TileFault("a stream of accesses of 8 bytes", expected="natural alignment")
+        inputs, partials, results = pointers
+        everyone = np.ones(len(inputs), bool)
+        for apart in stream.apart:
+            self._check_elements([inputs, partials + ACCESS_BYTES * apart, results], everyone)
+        if stream.partials[0] == ZERO:
+            self._check_elements([inputs, results], everyone)
+
+    def _together(self, accesses: np.ndarray) -> np.ndarray | slice:
+        """Return numbers of accesses to every tile's memory, as a slice where they follow each other."""
+        first, last = int(accesses.min()), int(accesses.max())
+        if first < 0 or last >= self.sim.words.shape[1] // 2:
+            raise TileFault("a stream of accesses outside a tile's memory")
+        if last - first + 1 == len(accesses) and (np.diff(accesses) == 1).all():
+            return slice(first, last + 1)
+        return accesses
+
+    def _accessed(self, accesses: np.ndarray) -> np.ndarray:
+        """Return the words of accesses to every tile's memory, ``[tiles, words]``."""
+        where, memory = self._together(accesses), self.sim.words.view(np.uint64)
+        found = memory[:, where] if isinstance(where, slice) else np.take(memory, where, axis=1)
+        return found.view(np.uint32)
 
     def _loop(self, item: Loop, active: np.ndarray) -> None:
         running = active
@@ -200,8 +317,11 @@ class Contexts:
     def _accumulate(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
         """Run what reads or changes accumulators; where they lie in pairs is assumed beyond the first eight."""
         old = self.accumulators
+        if i.mnemonic == "uput" and self.are_clear:
+            return []
+        self.are_clear = False
         if i.mnemonic == "uput":
-            self.accumulators = np.where(active & (self.get(i.ins[0])[0] & 8 != 0), np.float32(0), old)
+            self.accumulators = np.where(active & (self.get(i.ins[0])[0] & 8 != 0), self.sim.number(0), old)
             return []
         if i.mnemonic in ("f16v4acc", "f16v8acc", "f32v4acc"):
             lanes = as_floats(self.get(i.ins[0]), i.mnemonic[:3]).astype(np.float32)
@@ -223,15 +343,15 @@ class Contexts:
 
         Units work in f32 and give partials. Which outputs go with which issue is assumed.
         """
-        product = _PRODUCTS[i.mnemonic]
+        product, self.are_clear = _PRODUCTS[i.mnemonic], False
         (phase,), outputs = i.imms, product.outputs
         taken, given = product.inputs // product.phases, outputs // product.phases
         inputs, lanes = (slice(k * phase, k * phase + k) for k in (taken, given))
-        kinds = ["f32" if d == "float32" else "f16" for d in (product.dtype, product.partials)]
         x, partials = (
-            as_floats(self.get(r), kind).astype(np.float32) for r, kind in zip(i.ins, kinds, strict=True)
+            self.sim.numbers(np.ascontiguousarray(self.get(r).T), dtype).T
+            for r, dtype in zip(i.ins, (product.dtype, product.partials), strict=True)
         )
-        weights = self.sim.weights[self.tile, :outputs, inputs].astype(np.float32)
+        weights = self.sim.weights[self.tile, :outputs, inputs]
         results = self.last_results[lanes].copy()
         sums = self.accumulators[:outputs] + np.einsum("cok,kc->oc", weights, x)
         self.next_partials[lanes] = np.where(active, partials, self.next_partials[lanes])
@@ -239,7 +359,7 @@ class Contexts:
             self.last_results[:outputs] = np.where(active, sums, self.last_results[:outputs])
             sums = self.next_partials[:outputs].copy()
         self.accumulators[:outputs] = np.where(active, sums, self.accumulators[:outputs])
-        return [as_words(results.astype(product.partials))]
+        return [self.sim.words_of(np.ascontiguousarray(results.T), product.partials).T]
 
     def _access(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
         """Run a load or store of one address: base + delta + offset, or base + delta and then advance."""
@@ -279,8 +399,14 @@ class Contexts:
         return [*values, tapacked(*addresses)]
 
     def _check_elements(self, addresses: list[np.ndarray], active: np.ndarray) -> None:
-        """Refuse accesses of one instruction to one memory element, here of memory that is not interleaved."""
+        """Refuse accesses of one instruction to one memory element; of interleaved memory every second 64 bits are in one."""
         elements = [a // ELEMENT_BYTES for a in addresses]
+        limit = self.sim.interleaved
+        if limit is not None:
+            elements = [
+                np.where(a < limit, e, INTERLEAVED + e // 2 * 2 + a // ACCESS_BYTES % 2)
+                for a, e in zip(addresses, elements, strict=True)
+            ]
         for at, one in enumerate(elements):
             for other in elements[:at]:
                 if (one == other)[active].any():

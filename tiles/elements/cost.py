@@ -25,7 +25,7 @@ from tiles.elements.tilecode import (
     instructions_of,
     walk,
 )
-from tiles.elements.workers import SHARES_MAX, Supervisor
+from tiles.elements.workers import SHARES_MAX
 from tiles.errors import NoTileCode
 from tiles.numerics.shared import Amount
 from tiles.target import Basis
@@ -70,7 +70,7 @@ def cost_of(code: TileCode, extents: Mapping[str, Amount], isa: InstructionSet) 
     env["worker"] = np.arange(workers).reshape((workers,) + (1,) * len(shape))
     _check(code, env, isa)
     slots = np.broadcast_to(items_slots(code.items, env, isa), (workers, *shape))
-    supervisor = Supervisor()
+    supervisor = code.supervisor
     cycles = supervisor.cycles(isa) + workers * slots.max(axis=0)
     return Cost(
         slots,
@@ -156,7 +156,7 @@ def formula_of(code: TileCode, isa: InstructionSet) -> Formula:
         rows = min(rows, isa["repeat_count_max"])
         vectors = rows if "rows" in code.arguments else min(vectors, workers * isa["repeat_count_max"])
     counts = tuple((slots, product) for product, slots in terms.items())
-    return Formula(counts, Supervisor().cycles(isa), workers, vectors * code.lanes, rows)
+    return Formula(counts, code.supervisor.cycles(isa), workers, vectors * code.lanes, rows)
 
 
 def _collect(

@@ -29,7 +29,11 @@ CAPACITY_BYTES = 16 << 20
 """Some ten thousand variants; what one process adds comes on top, until the next one begins."""
 SUFFIX = ".variant"
 _MAGIC = b"ipuxla variant 1\n"
-_COMPILER = ("tiles/elements", "tiles/numerics", "tiles/poplibs/popnn", "tiles/poplibs/popops")
+_COMPILER = (
+    "tiles/elements",
+    "tiles/numerics",
+    *(f"tiles/poplibs/{name}" for name in ("poplin", "popnn", "popops")),
+)
 """Where the source lies that decides what a variant is: the compiler, arithmetic, and the expressions it is handed."""
 _SYMBOLS = ("n", "rows", "worker")
 _OPERATORS = ("+", "-", "*", "//", "%", ">", "==")

@@ -82,22 +82,27 @@ class RowCopies:
 class Lookup(RowCopies):
     """Builds the code of ``out[i, :] = table[clamp(index[i]), :]`` for rows of ``n`` words.
 
+    Of a table of which there are ``size`` rows from ``first`` on, and the last one is ``last``, rows elsewhere are zeros: a row
+    that is there is read, and masked.
+
     Args:
       is_unsigned: whether indices are.
+      is_part: whether the table is a part of one.
     """
 
     is_unsigned: bool = False
+    is_part: bool = False
 
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""
         e, workers = self.emitter, self.emitter.isa["worker_contexts"]
         with e.at(CELL):
             table, indices, out = (self.argument(name) for name in ("in0", "in1", "out0"))
-            n, rows, size = (self.argument(name) for name in ("n", "rows", "size"))
+            n, rows = (self.argument(name) for name in ("n", "rows"))
+            last = None if self.is_part else e.main("add", self.argument("size"), imms=(-1,))
             pitch, out_pitch = self.argument("in0_row_bytes"), self.argument("out0_row_bytes")
             worker = emit_worker(e)
             count = emit_share(e, rows, worker)
-            last = e.main("add", size, imms=(-1,))
             index = e.main("add", indices, e.main("mul", worker, imms=(WORD_BYTES,)))
             target = e.main("add", out, e.main("mul", worker, out_pitch))
             step = e.main("mul", out_pitch, imms=(workers,))
@@ -114,20 +119,27 @@ class Lookup(RowCopies):
         index: Register,
         table: Register,
         pitch: Register,
-        last: Register,
+        last: Register | None,
         target: Register,
         accesses: Register,
         rest: Register,
     ) -> list[Item]:
         """Return the code of one index: load and clamp it, copy its row, and the word that fills no access."""
         e, words = self.emitter, self.access_words
+        mask: Register | None = None
         with e.at(ROW):
             number = e.fresh("M")
             e.emit("ld32step", (number, index), (MZERO, index), (e.isa["worker_contexts"],), stream="in1")
+            last = last or self.argument("last")  # of a part, for every index: registers are few
             if self.is_unsigned:
                 clamped = e.move_conditionally("movnz", last, number, e.main("cmpult", number, last))
             else:
                 clamped = e.main("min", e.main("max", number, imms=(0,)), last)
+            if self.is_part:
+                place = e.main("sub", clamped, self.argument("first"))
+                is_here = e.main("cmpult", place, self.argument("size"))
+                clamped = e.main("mul", place, is_here)
+                mask = e.to_aux(*(e.main("sub", MZERO, is_here),) * words)
             source = e.main("add", table, e.main("mul", clamped, pitch))
             there = e.main("add", target, imms=(0,))
             left, right = source, there
@@ -135,25 +147,28 @@ class Lookup(RowCopies):
                 beyond = e.main("mul", accesses, imms=(ACCESS_BYTES,))
                 left, right = e.main("add", source, beyond), e.main("add", there, beyond)
         with e.at(ELEMENT):
-            self._copy(f"{32 * words}step", words, source, there)
+            self._copy(f"{32 * words}step", words, source, there, mask)
         (body,) = e.empty(ELEMENT)
         assert isinstance(body, Block)
         items = [*e.empty(ROW), Repeat(accesses, N // words, body)]
         if words > 1:
             with e.at(ELEMENT):
-                self._copy("32", 1, left, right)
+                self._copy("32", 1, left, right, None if mask is None else mask.part(0))
             items.append(If(rest, greater(N % words, 0), tuple(e.empty(ELEMENT))))
         return items
 
-    def _copy(self, name: str, words: int, source: Register, target: Register) -> None:
-        """Emit one load and one store; with a step both addresses advance."""
+    def _copy(self, name: str, words: int, source: Register, target: Register, mask: Register | None) -> None:
+        """Emit one load and one store of what a mask leaves; with a step both addresses advance."""
         e = self.emitter
         value = e.fresh("A", words)
+        masking = "and64" if words > 1 else "and"
         if name.endswith("step"):
             e.emit(f"ld{name}", (value, source), (MZERO, source), (1,), stream="in0")
+            value = value if mask is None else e.op(masking, ("A", words), value, mask)
             e.emit(f"st{name}", (target,), (value, MZERO, target), (1,), stream="out0")
         else:
             e.emit(f"ld{name}", (value,), (source, MZERO), (0,), stream="in0")
+            value = value if mask is None else e.op(masking, ("A", words), value, mask)
             e.emit(f"st{name}", (), (value, target, MZERO), (0,), stream="out0")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tiles.elements.cost import code_bytes
 from tiles.elements.isa import InstructionSet
 from tiles.elements.tilecode import Block, Bundle, Item, Loop, Repeat, TileCode
@@ -17,6 +19,10 @@ def as_text(code: TileCode, isa: InstructionSet) -> str:
         f"{code_bytes(code, isa)} bytes of code, {code.scratch_bytes} bytes of scratch a worker",
         f"  arguments: {', '.join(code.arguments)}",
     ]
+    if code.supervisor.weights:
+        counted = Counter((*code.supervisor.single, *code.supervisor.dependent))
+        parts = [f"{count} {name}" if count > 1 else name for name, count in counted.items()]
+        head.append(f"  supervisor: {', '.join(parts)}")
     return "\n".join([*head, *_items(code.items, "  ", isa)])
 
 

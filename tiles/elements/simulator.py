@@ -13,7 +13,6 @@ import numpy as np
 
 from tiles.elements.contexts import Contexts, Tiles
 from tiles.elements.tilecode import TileCode
-from tiles.elements.workers import Supervisor
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,11 @@ class TileSimulator(Tiles):
         for k, name in enumerate(code.arguments):
             fields[:, k] = arguments[name]
         self.write(state, fields.astype(np.uint32))
+        if code.supervisor.weights:
+            self.load_weights(code.supervisor.weights, fields[:, code.arguments.index("weights")])
         contexts = Contexts(self, state, scratch, -(-code.scratch_bytes // 8) * 8)
         with np.errstate(all="ignore"):
             contexts.items(code.items, contexts.everyone)
         slots = contexts.slots.reshape(len(self.words), self.workers)
-        cycles = Supervisor().cycles(self.isa) + self.workers * slots.max(axis=1)
+        cycles = code.supervisor.cycles(self.isa) + self.workers * slots.max(axis=1)
         return Run(slots, cycles)

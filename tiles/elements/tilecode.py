@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tiles.cached import cached_property
 from tiles.elements.extents import Extent
+from tiles.elements.supervisor import LAUNCH, Supervisor
 
 MAIN, AUX = "main", "aux"
 JOINED = ("ld64step", "st64step")
@@ -224,6 +225,7 @@ class TileCode:
       scratch_bytes: memory of each worker for values that move between register files or are spilled.
       overread_bytes: how far loads may reach beyond an operand's end.
       lanes: elements of one iteration.
+      supervisor: what the supervisor does around the workers.
     """
 
     name: str
@@ -234,6 +236,7 @@ class TileCode:
     scratch_bytes: int = 0
     overread_bytes: int = 0
     lanes: int = 1
+    supervisor: Supervisor = LAUNCH
 
 
 def walk(items: tuple[Item, ...]) -> Iterator[Item]:

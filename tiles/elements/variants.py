@@ -12,7 +12,6 @@ from tiles.elements.compile import compile_cell
 from tiles.elements.cost import Formula, code_bytes, formula_of, slots_basis
 from tiles.elements.isa import InstructionSet, of_target
 from tiles.elements.tilecode import TileCode
-from tiles.elements.workers import Supervisor
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.target import Basis, Target
 
@@ -42,7 +41,7 @@ class Variant:
     @staticmethod
     def of(code: TileCode, isa: InstructionSet) -> Variant:
         """Return the variant of some code."""
-        size = code_bytes(code, isa) + Supervisor().code_bytes(isa)
+        size = code_bytes(code, isa) + code.supervisor.code_bytes(isa)
         formula, basis = formula_of(code, isa), slots_basis(code, isa)
         return Variant(code.name, code.generation, formula, size, code.scratch_bytes, basis, lambda: code)
 

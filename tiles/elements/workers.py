@@ -1,4 +1,4 @@
-"""How the workers of a tile share a vertex's elements, and what the supervisor does to start them.
+"""How the workers of a tile share a vertex's elements.
 
 Workers take vectors (or rows) in turn: worker ``w`` of ``W`` takes those numbered ``w``, ``w + W``, ... All run
 the same code on one vertex state. The last worker, which has the fewest vectors, takes the elements that fill no
@@ -8,12 +8,10 @@ vector.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tiles.elements.cell import CELL
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import Extent, greater, symbol
-from tiles.elements.isa import InstructionSet
 from tiles.elements.tilecode import MZERO, VERTEX_BASE, If, Item, Loop, Register
 from tiles.errors import NoTileCode
 
@@ -23,27 +21,6 @@ WORKER_STATUS = 1
 _DIVISION_SHIFT = 18
 SHARES_MAX = 98_000
 """Vectors or rows that workers can share: the division by the number of workers is exact below it."""
-
-# What the supervisor does around one vertex of all workers: load the vertex's address and its code's, start the
-# workers, wait for them. A start and a wait wait for the supervisor's own pipeline.
-_SUPERVISOR_SINGLE = ("setzi", "setzi", "or")
-_SUPERVISOR_DEPENDENT = ("runall", "sync")
-
-
-@dataclass(frozen=True)
-class Supervisor:
-    """What the supervisor spends on one vertex: instructions of one cycle, and those that wait for its pipeline."""
-
-    single: tuple[str, ...] = _SUPERVISOR_SINGLE
-    dependent: tuple[str, ...] = _SUPERVISOR_DEPENDENT
-
-    def cycles(self, isa: InstructionSet) -> int:
-        """Return tile cycles; the workers' slots come on top."""
-        return len(self.single) + len(self.dependent) * isa["supervisor_dependent_cycles"]
-
-    def code_bytes(self, isa: InstructionSet) -> int:
-        """Return bytes of the supervisor's instructions."""
-        return isa["instruction_bytes"] * (len(self.single) + len(self.dependent))
 
 
 def share(total: Extent, workers: int) -> Extent:

@@ -109,7 +109,7 @@ def _cover(
     entry.cycles += int(cycles.sum())
     entry.cycles_by_code += int(cycles[has_code].sum())
     if not has_code.all():
-        reason = code if isinstance(code, str) else "rows that begin inside a word"
+        reason = code if isinstance(code, str) else group.codelet.without_code
         entry.reasons.setdefault(reason, location)
 
 

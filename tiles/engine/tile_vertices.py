@@ -31,11 +31,11 @@ from tiles.elements.cell import CELL, ELEMENT
 from tiles.engine.interface import FLOAT
 from tiles.errors import NoTileCode
 from tiles.graph import CodeData, OpForm, VertexCode
-from tiles.graph.cycles import ValueName
+from tiles.graph.cycles import Field, ValueName
 from tiles.numerics.dtypes import to_jax
 from tiles.numerics.ring import evaluate, to_ring, word_type
 
-BATCH_BYTES = 1 << 26
+BATCH_BYTES = 1 << 24
 """Simulated memory of one batch of tiles."""
 _BASE, _STATE_BYTES, _ACCESS_BYTES = 0x4C000, 512, 8
 
@@ -169,7 +169,8 @@ class _KernelPart:
     ) -> None:
         """Take parts whose ``kernel`` is known, and one."""
         assert parts[0].kernel is not None
-        self.isa, self.kernel = isa, parts[0].kernel
+        self.isa, self.kernel, self.in_ring = isa, parts[0].kernel, arithmetic != FLOAT
+        self.interleaved = parts[0].interleaved
         self.turns = [_Turn(part, shape, isa, arithmetic) for part in parts]
         self.runs = sum((turn.runs for turn in self.turns), np.zeros(math.prod(shape), np.int64))
 
@@ -182,28 +183,49 @@ class _KernelPart:
         scratch = _BASE + _STATE_BYTES
         most = max(turn.code.scratch_bytes for turn in turns)
         end = scratch + self.isa["worker_contexts"] * _up(most)
-        places: dict[str, int] = {}
-        for name, x in arrays.items():
-            places[name], end = end, end + _up(x[0].nbytes) + _ACCESS_BYTES
-        arguments: list[dict[str, int | np.ndarray]] = [
-            {**fields, **places, **turn.fields(number, sizes, places)} for turn in turns
+        places, elements = dict[str, int](), None
+        for name in sorted(arrays, key=lambda name: name in self.interleaved):
+            if name in self.interleaved and elements is None:
+                elements = end
+            places[name], end = end, end + _up(arrays[name][0].nbytes) + _ACCESS_BYTES
+        arguments: list[tuple[TileCode, dict[str, int | np.ndarray]]] = [
+            (turn.code, {**fields, **places, **own})
+            for turn in turns
+            for own in turn.fields(number, sizes, places)
         ]
         size_bytes = _up(end - _BASE)
         cells = len(next(iter(arrays.values())))
         batch = max(1, BATCH_BYTES // size_bytes)
-        left: dict[str, list[np.ndarray]] = {name: [] for name in arrays}
+        found: list[list[np.ndarray]] = []
         for at in range(0, cells, batch):
             tiles = min(batch, cells - at)
-            simulator = TileSimulator(self.isa, size_bytes, tiles, _BASE)
+            simulator = TileSimulator(self.isa, size_bytes, tiles, _BASE, elements, self.in_ring)
             for name, x in arrays.items():
                 simulator.write(places[name], x[at : at + tiles])
-            for turn, given in zip(turns, arguments, strict=True):
+            for code, given in arguments:
                 own = {k: v[at : at + tiles] if isinstance(v, np.ndarray) else v for k, v in given.items()}
-                simulator.run(turn.code, own, _BASE, scratch)
-            for name, x in arrays.items():
-                found = simulator.read(places[name], math.prod(x.shape[1:]), x.dtype.name)
-                left[name].append(found.reshape(tiles, *x.shape[1:]))
-        return self.kernel.results(sizes, {name: np.concatenate(parts) for name, parts in left.items()})
+                simulator.run(code, own, _BASE, scratch)
+            found.append(self.kernel.results(sizes, _Left(simulator, places, arrays)))
+        return found[0] if len(found) == 1 else [np.concatenate(x) for x in zip(*found, strict=True)]
+
+
+class _Left(dict[str, np.ndarray]):
+    """What a kernel's code leaves in memory, by name; read when it is asked for: operands mostly are not."""
+
+    def __init__(
+        self, simulator: TileSimulator, places: Mapping[str, int], arrays: Mapping[str, np.ndarray]
+    ) -> None:
+        """Take tiles, and where what was put there lies."""
+        super().__init__()
+        self.simulator, self.places, self.arrays = simulator, places, arrays
+
+    def __missing__(self, name: str) -> np.ndarray:
+        """Read an array ``[tiles, ...]``."""
+        like = self.arrays[name]
+        shape = like.shape[1:]
+        found = self.simulator.read(self.places[name], math.prod(shape), like.dtype.name)
+        self[name] = found.reshape(len(found), *shape)
+        return self[name]
 
 
 class _Turn:
@@ -222,14 +244,19 @@ class _Turn:
             for x in (part.n, part.rows, part.runs)
         )
 
-    def fields(self, number: int, sizes: tuple[int, ...], places: Mapping[str, int]) -> dict[str, int]:
-        """Return the fields that are this code's own, where memory lies at ``places``."""
-        own = {"n": int(self.n[number]), "rows": int(self.rows[number])}
+    def fields(self, number: int, sizes: tuple[int, ...], places: Mapping[str, int]) -> list[dict[str, int]]:
+        """Return the fields that are this code's own, of each of its runs, where memory lies at ``places``."""
+        given: Mapping[str, Field] | Sequence[Mapping[str, Field]] = {}
         if self.part.turn is not None:
-            for name, x in self.part.turn(sizes).items():
+            given = self.part.turn(sizes)
+        found: list[dict[str, int]] = []
+        for run in [given] if isinstance(given, Mapping) else given:
+            own = {"n": int(self.n[number]), "rows": int(self.rows[number])}
+            for name, x in run.items():
                 where, offset = x if isinstance(x, tuple) else (x, 0)
                 own[name] = where if isinstance(where, int) else places[where] + offset
-        return own
+            found.append(own)
+        return found
 
 
 def _by_kernel(parts: Sequence[VertexCode]) -> list[list[VertexCode]]:

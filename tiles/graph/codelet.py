@@ -154,6 +154,8 @@ class Codelet:
     version: ClassVar[int] = 1
     is_contraction: ClassVar[bool] = False
     """Whether the work is a library kernel's (dot, convolution), which wants operands laid out in memory."""
+    without_code: ClassVar[str] = "rows that begin inside a word"
+    """Why vertices run no code where others of the same operation do."""
     vectorizes_windows: ClassVar[bool] = False
     any_order: ClassVar[bool] = False
     """Whether vertices go through their cells in whatever order their operands lie, if all lie in the same."""

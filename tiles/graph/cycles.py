@@ -97,7 +97,8 @@ class VertexCode:
         the ring.
       compiled: makes the code of a kernel for another arithmetic's ``cell``.
       turn: where parts with one kernel run one after another on the same memory: returns the fields that change from cells'
-        extents; a text names memory of the kernel, with a number of bytes a place in it.
+        extents, or those of each of the part's runs; a text names memory of the kernel, with a number of bytes a place in it.
+      interleaved: names of a kernel's memory that lies in interleaved elements; the rest lies in others.
     """
 
     variant: Variant
@@ -109,7 +110,8 @@ class VertexCode:
     data: CodeData | None = None
     kernel: Kernel | None = None
     compiled: Callable[[CellFunction, InstructionSet], TileCode] | None = None
-    turn: Callable[[tuple[int, ...]], Mapping[str, Field]] | None = None
+    turn: Callable[[tuple[int, ...]], Mapping[str, Field] | Sequence[Mapping[str, Field]]] | None = None
+    interleaved: tuple[str, ...] = ()
 
     @property
     def cycles(self) -> Any:

@@ -26,6 +26,7 @@ class Use:
       variant: its code.
       n, rows: extents of the vertex that takes longest.
       cycles: of that vertex, by the code.
+      runs: how often that vertex runs it.
       vertices: how many run it.
       bases: what the predicted cycles of its vertices rest on.
       steps: where they run.
@@ -36,6 +37,7 @@ class Use:
     n: int = 0
     rows: int = 0
     cycles: int = -1
+    runs: int = 0
     vertices: int = 0
     bases: dict[str, None] = field(default_factory=dict[str, None])
     steps: dict[int, None] = field(default_factory=dict[int, None])
@@ -49,7 +51,7 @@ class Use:
         longest = int(cycles.argmax())
         if int(cycles.flat[longest]) > self.cycles:
             self.n, self.rows = int(n.flat[longest]), int(rows.flat[longest])
-            self.cycles = int(cycles.flat[longest])
+            self.cycles, self.runs = int(cycles.flat[longest]), int(runs.flat[longest])
         self.vertices += int((runs > 0).sum())
         self.bases[basis] = None
         self.steps[number] = None
@@ -97,6 +99,7 @@ def _text(executable: Executable, use: Use) -> str:
     slots = ", ".join(f"{int(n):,}" for n in cost.slots)
     where = f"{use.vertices:,} vertices in {steps}{more}; prediction {', '.join(use.bases)}"
     size = f"n = {use.n:,}" + (f", rows = {use.rows:,}" if "rows" in use.variant.code.arguments else "")
+    size += f", {use.runs:,} times" if use.runs > 1 else ""
     largest = f"largest: {size}: {use.cycles:,} cycles; slots of the workers {slots}; supervisor {cost.supervisor_cycles} cycles"
     return f"{use.label}\n  {where}\n  {largest}\n{as_text(use.variant.code, isa)}"
 

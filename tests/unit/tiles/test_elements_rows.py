@@ -127,8 +127,39 @@ def test_lookups_clamp_their_indices(alignment) -> None:
         np.testing.assert_array_equal(got, np.asarray(jnp.take(table, indices, axis=0, mode="clip")))
 
 
+@pytest.mark.parametrize("is_unsigned", [False, True])
+@pytest.mark.parametrize("alignment", [8, 4])
+def test_lookups_in_a_part_of_a_table_leave_zeros_for_rows_elsewhere(alignment, is_unsigned) -> None:
+    code = compile_lookup(MK2, alignment, is_unsigned, is_part=True)
+    verify(code, MK2)
+    rng, first, size, whole = np.random.default_rng(0), 6, 5, 19
+    for words, count in ((1, 3), (2, 7), (5, 13), (8, 40), (3, 0)):
+        pitch = -(-words * 4 // alignment) * alignment
+        table = rng.integers(1, 1000, (whole, pitch // 4)).astype("int32")
+        indices = rng.integers(0 if is_unsigned else -5, 25, count).astype(
+            "uint32" if is_unsigned else "int32"
+        )
+        if is_unsigned:
+            indices[:1] = 2**32 - 1
+        simulator = TileSimulator(MK2, 1 << 16)
+        places = {"in0": DATA, "in1": DATA + 4096, "out0": DATA + 8192}
+        shapes = {"n": words, "rows": count, "size": size, "first": first, "last": whole - 1}
+        shapes |= {"in0_row_bytes": pitch, "out0_row_bytes": pitch}
+        simulator.write(places["in0"], table[None, first : first + size])
+        simulator.write(places["in1"], indices[None])
+        run = simulator.run(code, {**places, **shapes}, STATE, SCRATCH)
+        assert (run.slots[0] == cost_of(code, {"n": words, "rows": count}, MK2).slots).all()
+        got = simulator.read(places["out0"], count * pitch // 4, "int32")[0].reshape(count, pitch // 4)
+        at = np.minimum(np.maximum(indices.astype("int64"), 0), whole - 1)
+        here = (at >= first) & (at < first + size)
+        np.testing.assert_array_equal(got[:, :words], np.where(here[:, None], table[at], 0)[:, :words])
+
+
 def test_a_lookup_copies_eight_bytes_in_two_slots_as_multi_slice_does() -> None:
     more, less = (cost_of(compile_lookup(MK2), {"n": 2 * k, "rows": 6}, MK2).slots[0] for k in (101, 100))
+    assert int(more - less) == 2
+    part = compile_lookup(MK2, is_part=True)  # masks beside them
+    more, less = (cost_of(part, {"n": 2 * k, "rows": 6}, MK2).slots[0] for k in (101, 100))
     assert int(more - less) == 2
     with pytest.raises(NoTileCode, match="whole words"):
         compile_lookup(MK2, 2)

@@ -136,6 +136,25 @@ def test_reductions_between_kept_dimensions_run_once_for_each() -> None:
     check_close(in_ring, lowered.compile(engine="hlo", arithmetic="ring")(*args), "engine tile, ring")
 
 
+@pytest.mark.parametrize("num_tiles", [1, 4])
+def test_reductions_of_dimensions_before_and_behind_kept_ones_fold_one_stretch_after_the_other(
+    num_tiles,
+) -> None:
+    x, h = X[:, :24].reshape(5, 10, 6, 4), H[:, :24].reshape(37, 4, 6)
+    i = INTEGERS[:, :20].reshape(37, 5, 4)
+
+    def f(x, h, i):
+        floats = x.sum((0, 2)), x.max((1, 3)), (x * x[0]).sum((0, 3)), jnp.prod(x, (0, 2, 3))
+        return *floats, h.sum((0, 2)), h.max((0, 2)), i.min((0, 2)), x[:, 0].sum((0, 2))
+
+    lowered = ipuxla.jit(f, target=TARGET.replace(num_tiles=num_tiles)).lower(x, h, i)
+    compiled = lowered.compile(engine="tile")
+    assert compiled.tile_coverage().vertices_share == 1
+    check_close(compiled(x, h, i), jax.jit(f)(x, h, i), "engine tile")
+    in_ring = lowered.compile(engine="tile", arithmetic="ring")(x, h, i)
+    check_close(in_ring, lowered.compile(engine="hlo", arithmetic="ring")(x, h, i), "engine tile, ring")
+
+
 def test_systems_of_batches_are_solved_by_code() -> None:
     """Matrices on either side, transposed or not; right-hand sides are spread over tiles."""
     a = (RNG.normal(size=(2, 5, 5)) + 4 * np.eye(5)).astype("float32")
@@ -240,3 +259,60 @@ def test_one_element_found_in_parts_of_a_table_keeps_its_bits(dtype) -> None:
     assert np.asarray(compiled(*args)).tobytes() == table[2, 1].tobytes()
     in_ring = [lowered.compile(engine=e, plans=plans, arithmetic="ring")(*args) for e in ("tile", "hlo")]
     np.testing.assert_array_equal(*in_ring)
+
+
+def convolved(x, k, strides=(1, 1), padding="SAME", dilation=(1, 1), groups=1):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(
+        x, k, strides, padding, rhs_dilation=dilation, dimension_numbers=numbers, feature_group_count=groups
+    )
+
+
+def products(a, b, c):
+    """Products of matrices, of batches, of a transposed one, and over two dimensions."""
+    plain = a @ b, jnp.einsum("bij,kj->bik", c, a), jnp.einsum("bij,bkj->bik", c, c)
+    return *plain, jnp.einsum("ij,kj->ki", a, a), jnp.einsum("bij,bkj->ik", c, c)
+
+
+def taps(x, k):
+    """Fields that are shifted, strided, spread and of a row only, and their gradients."""
+    rows = lax.conv_general_dilated(x[:, 0], k[0], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+    fields = convolved(x, k), convolved(x, k, (2, 2)), convolved(x, k, (1, 1), "VALID", (2, 2)), rows
+    return *fields, *jax.grad(lambda x, k: (convolved(x, k) ** 2).sum().astype(x.dtype), (0, 1))(x, k)
+
+
+def few_channels(x, k):
+    """Several rows of the kernel in a panel, or windows laid out; the same for groups."""
+    return convolved(x, k, (2, 2)), convolved(x[..., :4], k[:3, :3]), convolved(x, k[..., :2, :], groups=2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("f", "shapes"),
+    [
+        (products, ((50, 70), (70, 37), (3, 20, 70))),
+        (taps, ((2, 9, 11, 24), (3, 3, 24, 20))),
+        (few_channels, ((1, 30, 26, 4), (7, 7, 4, 16))),
+    ],
+)
+def test_contractions_run_by_the_code_of_their_products(f, shapes, dtype) -> None:
+    args = [(RNG.normal(size=shape) / 4).astype(dtype) for shape in shapes]
+    lowered = ipuxla.jit(f, target=TARGET).lower(*args)
+    compiled = lowered.compile(engine="tile")
+    entries = [entry for name, entry in compiled.tile_coverage().codelets.items() if "poplin::" in name]
+    by_code = sum(entry.by_code for entry in entries) / sum(entry.vertices for entry in entries)
+    assert by_code > 0.85  # others multiply without the units
+    check_close(compiled(*args), jax.jit(f)(*args), "engine tile")
+    in_ring = lowered.compile(engine="tile", arithmetic="ring")(*args)
+    check_close(in_ring, lowered.compile(engine="hlo", arithmetic="ring")(*args), "engine tile, ring")
+
+
+def test_it_is_the_units_that_multiply(monkeypatch) -> None:
+    """With weights of zero in the units, products are zero: the supervisor's loads are the only way to them."""
+    from tiles.elements.contexts import Tiles
+
+    a, b = X[:, :32], X[:32]
+    compiled = ipuxla.jit(lambda a, b: a @ b, target=TARGET).lower(a, b).compile(engine="tile")
+    assert "f32sisov2amp" in compiled.as_text("tile")
+    monkeypatch.setattr(Tiles, "load_weights", lambda *_: None)
+    assert not np.asarray(compiled(a, b)).any()

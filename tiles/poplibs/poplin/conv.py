@@ -13,9 +13,10 @@ from jax import Array, lax
 
 from tiles._jax_compat import broadcast, broadcasted_iota, dot_general
 from tiles.errors import InvalidGraph
-from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
 from tiles.numerics.convolution import convolve
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
+from tiles.poplibs.poplin.conv_code import conv_code
 from tiles.poplibs.poplin.conv_cycles import (
     CONV_METHODS,
     ConvRoles,
@@ -63,6 +64,7 @@ class Convolution(Codelet):
     name: ClassVar[str] = "poplin.Convolution"
     vectorizes_windows: ClassVar[bool] = True
     is_contraction: ClassVar[bool] = True
+    without_code: ClassVar[str] = "another method than the multiply units"
 
     operand_dtypes: tuple[str, str]
     accumulate_dtype: str
@@ -110,6 +112,10 @@ class Convolution(Codelet):
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the PopLibs estimate of the vertex; see ``conv_cycles``."""
         return conv_cycles(self.method, self.accumulate_dtype, self.out_dtype, extents, target)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of convolutions on the multiply units."""
+        return conv_code(self.method, self.accumulate_dtype, self.out_dtype, extents, target, self.label)
 
     def least_cycles(self, extents: Extents, target: Target) -> np.ndarray | None:
         """Return the cycles of the multiply-adds at the rate of the product units, which no method is above."""

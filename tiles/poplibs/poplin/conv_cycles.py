@@ -43,7 +43,7 @@ from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
 CONV_METHODS = ("amp", "amp2", "amp4", "expanded", "slic", "hmac", "outer", "vmac", "scalar")
-_ROWS_AT_ONCE = {"amp": 1, "amp2": 2, "amp4": 4}
+ROWS_AT_ONCE = {"amp": 1, "amp2": 2, "amp4": 4}
 """Rows of the kernel whose taps fill the units' input channels together, by method (``filterHeight``)."""
 JOIN_CYCLES = 9  # that the supervisor takes from the end of the quickest worker on
 _LOADING = {1: 15, 2: 46, 4: 60}
@@ -334,6 +334,20 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
 
 
+def conv_ways(method: str, accumulate: str, extents: Extents, target: Target) -> np.ndarray:
+    """Return every cell's method by its name, in cell order; "combined" where the units take several groups as one."""
+    costs = _conv_costs(method, accumulate, extents, target)
+    names = np.array([cost.name for cost in costs])[np.atleast_1d(fastest(costs)).reshape(-1)]
+    shape, dtype = conv_shape(extents), streamed_dtype(extents.operand_dtypes)
+    if int(np.max(shape.groups, initial=1)) > 1:
+        for cost in costs:
+            if cost.name in ROWS_AT_ONCE:
+                plain = _amp_panels(shape, dtype, accumulate, target, ROWS_AT_ONCE[cost.name]).value
+                is_plain = np.broadcast_to(np.asarray(plain == cost.cycles.value).reshape(-1), names.shape)
+                names = np.where((names == cost.name) & ~is_plain, "combined", names)
+    return names
+
+
 @lru_cache(maxsize=512)
 def _orders_of(
     form: OpForm, units: int, channels: int
@@ -342,7 +356,7 @@ def _orders_of(
     roles = conv_roles(form)
     places = (*roles.batch, *roles.field)
     orders = {name: ROW_MAJOR for name in CONV_METHODS}
-    for name, rows in _ROWS_AT_ONCE.items():
+    for name, rows in ROWS_AT_ONCE.items():
         orders[name] = order_of(
             form,
             *(roles.groups, roles.inputs, roles.outputs, places, roles.taps),
@@ -610,7 +624,7 @@ def widened_bytes(method: str, accumulate: str, shape: ConvShape, extents: Exten
         return np.zeros_like(shape.inputs)
     table = _SPREAD_COSTS if shape.phases > 1 else _COSTS
     costs = costs_of(method, table, shape, dtype, accumulate, target)
-    ways = [n for n, cost in enumerate(costs) if cost.name in _ROWS_AT_ONCE]
+    ways = [n for n, cost in enumerate(costs) if cost.name in ROWS_AT_ONCE]
     return where(np.isin(fastest(costs), ways), shape.read * itemsize(stream.dtype), 0)
 
 

@@ -11,9 +11,10 @@ from jax import Array, lax
 
 from tiles._jax_compat import dot_general
 from tiles.errors import InvalidGraph
-from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
 from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize, to_jax
 from tiles.poplibs.poplin import matmul_cycles
+from tiles.poplibs.poplin.matmul_code import matmul_code
 from tiles.poplibs.poplin.matmul_cycles import METHODS, roles_of
 from tiles.poplibs.poplin.methods import grouped, stream_of, streamed_dtype
 from tiles.poplibs.poplin.partials import add_partials, partials_cycles
@@ -44,6 +45,7 @@ class MatMul(Codelet):
 
     name: ClassVar[str] = "poplin.MatMul"
     is_contraction: ClassVar[bool] = True
+    without_code: ClassVar[str] = "another method than the multiply units"
 
     operand_dtypes: tuple[str, str]
     accumulate_dtype: str
@@ -96,6 +98,12 @@ class MatMul(Codelet):
         """Return the PopLibs estimate of the vertex; see ``matmul_cycles``."""
         return matmul_cycles.matmul_cycles(
             self.method, self.accumulate_dtype, self.out_dtype, extents, target, self.may_swap
+        )
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of products on the multiply units."""
+        return matmul_code(
+            self.method, self.accumulate_dtype, self.out_dtype, extents, target, self.may_swap, self.label
         )
 
     def arrangements(self, extents: Extents, target: Target) -> list[Arrangement]:

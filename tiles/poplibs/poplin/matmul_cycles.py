@@ -170,12 +170,9 @@ def matmul_orders(
     results of its 1x1 vertex (``[CI/g][N][g]``, ``[CO/g][N][g]``; lib/poplin/ConvUtilInternal.cpp). Dot products run along
     contracted dimensions that lie together. The other methods take what comes.
     """
-    shape, dtype = shape_of(extents, accumulate, target, may_swap), streamed_dtype(extents.operand_dtypes)
-    costs = _matmul_costs(method, accumulate, extents, target, may_swap)
-    chosen = np.atleast_1d(fastest(costs))
-    stream = stream_of(dtype, accumulate, target)
+    stream = stream_of(streamed_dtype(extents.operand_dtypes), accumulate, target)
     units, channels = stream.units, stream.channels
-    swapped = np.atleast_1d(units > 0 and _better_way(shape, stream.dtype, stream.sums, target)[1])
+    names, swapped = chosen_ways(method, accumulate, extents, target, may_swap)
     roles = roles_of(extents.form)
 
     def order(name: str, is_swapped: bool) -> Arrangement:
@@ -188,12 +185,21 @@ def matmul_orders(
             return order_of(extents.form, roles.batch, rows, columns, roles.contracted)
         return ROW_MAJOR
 
-    numbers: list[int] = chosen.tolist()
-    names = [costs[i].name for i in numbers]
-    return [
-        order(name, bool(turned))
-        for name, turned in zip(names, np.broadcast_to(swapped, chosen.shape), strict=True)
-    ]
+    return [order(str(name), bool(turned)) for name, turned in zip(names, swapped, strict=True)]
+
+
+def chosen_ways(
+    method: str, accumulate: str, extents: Extents, target: Target, may_swap: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return every cell's method by its name, and whether units take the left operand as weights, in cell order."""
+    costs = _matmul_costs(method, accumulate, extents, target, may_swap)
+    names = np.array([cost.name for cost in costs])[np.atleast_1d(fastest(costs)).reshape(-1)]
+    stream = stream_of(streamed_dtype(extents.operand_dtypes), accumulate, target)
+    swapped: Amount = False
+    if stream.units:
+        shape = shape_of(extents, accumulate, target, may_swap)
+        swapped = _better_way(shape, stream.dtype, stream.sums, target)[1]
+    return names, np.broadcast_to(np.asarray(swapped).reshape(-1), names.shape)
 
 
 def methods_for(accumulate: str, extents: Extents, target: Target) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
 from tiles.poplibs.popops.fold import FOLDS, cast_accumulator, fold
 from tiles.poplibs.popops.inner_loops import calls_library
 from tiles.poplibs.popops.map import access_grains, body_flops
-from tiles.poplibs.popops.reduce_code import reduction_code
+from tiles.poplibs.popops.reduce_code import reduction_code, stages_bytes
 from tiles.target import Basis, Target
 
 OPERATIONS = tuple(FOLDS)
@@ -188,6 +188,10 @@ class Reduce(Codelet):
             if form.dims[d].size >= 2 * width:
                 grains[d] = max(grains[d], width)
         return tuple(grains)
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Return the bytes between stages, where kept dimensions lie between reduced ones."""
+        return stages_bytes(self.accumulate_dtype, extents, reduce_cycles.stored_order(extents.form))
 
     def code_bytes(self, target: Target) -> int:
         """Estimate instructions: the reduction's frame and the prologue's functions (ASSUMED)."""

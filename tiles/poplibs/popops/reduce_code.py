@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,10 +66,12 @@ def reduction_code(
       name: of the variants.
 
     Raises:
-      NoTileCode: another operation or dtype, reduced dimensions between kept ones, an operand that varies with part
-        of the inner loop's dimensions.
+      NoTileCode: another operation or dtype, an operand that varies with part of the inner loop's dimensions.
       OutOfRegisters: too few registers.
     """
+    if _groups(extents.form, order) > 1:
+        dtypes = accumulate_dtype, out_dtype
+        return _in_stages(body, operation, dtypes, extents, order, target, name)
     kind, levels, inner, each = _loops(extents.form, order)
     n, times = extents.product(inner), extents.product(each)
     rows = extents.points // np.maximum(n * times, 1)
@@ -78,8 +81,74 @@ def reduction_code(
     if kind == ALONG_ROWS:
         dtypes = (*extents.operand_dtypes, accumulate_dtype, out_dtype)
         return fold_code(body, operation, dtypes, levels, n, rows, target, name, data)
-    isa, data = instructions_for(target), replace(data, folds="rows")
     question = body, operation, accumulate_dtype, kind, levels, extents.operand_dtypes, out_dtype
+    return _columns(question, n, rows, times, replace(data, folds="rows"), target, name)
+
+
+def _groups(form: OpForm, order: tuple[int, ...]) -> int:
+    """Return how many stretches of reduced dimensions there are, kept ones between them."""
+    flags = [False, *(form.dims[d].is_reduced for d in order)]
+    return sum(b and not a for a, b in itertools.pairwise(flags))
+
+
+def _in_stages(
+    body: Body,
+    operation: str,
+    dtypes: tuple[str, str],
+    extents: Extents,
+    order: tuple[int, ...],
+    target: Target,
+    name: str,
+) -> tuple[VertexCode, ...]:
+    """Return the code that folds one stretch of reduced dimensions after the other, the last one first.
+
+    Arguments as of ``reduction_code``; ``dtypes`` are those in which values are folded, and of the result.
+    """
+    form, (accumulate_dtype, out_dtype), parts = extents.form, dtypes, list[VertexCode]()
+    reads, operand_dtypes = (
+        tuple(("operand", k) for k in range(len(extents.operand_dtypes))),
+        extents.operand_dtypes,
+    )
+    levels: Levels | None = None
+    for stage in range(_groups(form, order)):
+        reduced = [form.dims[d].is_reduced for d in order]
+        end = len(order) - reduced[::-1].index(True)
+        start = next((k + 1 for k in reversed(range(end)) if not reduced[k]), 0)
+        each, last, kept = order[:start], order[start:end], order[end:]
+        is_final = not any(reduced[:start])
+        writes, out = ((("result", 0),), out_dtype) if is_final else ((("value", stage),), accumulate_dtype)
+        n, rows, times = (extents.product(dims) for dims in (kept or last, last, each))
+        if kept:
+            how = levels or _levels(form, order, kept, each)
+            question = body, operation, accumulate_dtype, OVER_ROWS, how, operand_dtypes, out
+            data = CodeData(reads, writes, last, kept, "rows", each)
+            parts += _columns(question, n, rows, times, data, target, name)
+        else:
+            how = levels or _levels(form, order, last, ())
+            data = CodeData(reads, writes, each, last, "inner")
+            of_fold = (*operand_dtypes, accumulate_dtype, out)
+            parts += fold_code(body, operation, of_fold, how, n, times, target, name, data)
+        order, body, levels = (*each, *kept), (), ((ELEMENT, True),)
+        reads, operand_dtypes = writes, (accumulate_dtype,)
+    return tuple(parts)
+
+
+def stages_bytes(accumulate_dtype: str, extents: Extents, order: tuple[int, ...]) -> Any:
+    """Return the bytes of what is left between stages of vertices that fold in several."""
+    form, found = extents.form, np.zeros_like(extents.points)
+    for _ in range(_groups(form, order) - 1):
+        end = 1 + max(k for k, d in enumerate(order) if form.dims[d].is_reduced)
+        start = next(k + 1 for k in reversed(range(end)) if not form.dims[order[k]].is_reduced)
+        order = (*order[:start], *order[end:])
+        found = found + extents.product(order) * itemsize(accumulate_dtype)
+    return found
+
+
+def _columns(
+    question: tuple[Any, ...], n: Any, rows: Any, times: Any, data: CodeData, target: Target, name: str
+) -> tuple[VertexCode, ...]:
+    """Return the code that folds ``rows`` rows of ``n`` elements to one, ``times`` times; the question as of ``_cell``."""
+    isa = instructions_for(target)
 
     def columns(grain: int, chosen: np.ndarray) -> tuple[VertexCode, ...]:
         cell = partial(_cell, *question, grain)
@@ -89,7 +158,7 @@ def reduction_code(
             ),
         )
 
-    return _by_grain(_grains(n, extents.operand_dtypes), columns)
+    return _by_grain(_grains(n, question[-2]), columns)
 
 
 def fold_code(
@@ -194,12 +263,17 @@ def _loops(form: OpForm, order: tuple[int, ...]) -> tuple[str, Levels, tuple[int
         kind, inner = ALONG_ROWS, tuple(d for d in order if form.dims[d].is_reduced)
     else:
         first = reduced.index(True)
-        if reduced[first:] != sorted(reduced[first:], reverse=True):
-            raise NoTileCode(
-                "a reduction of dimensions before and behind kept ones", expected="rows or columns"
-            )
         each, kind = order[:first], OVER_ROWS
         inner = tuple(d for d in order[first:] if not form.dims[d].is_reduced)
+    return kind, _levels(form, order, inner, each), inner, each
+
+
+def _levels(form: OpForm, order: tuple[int, ...], inner: tuple[int, ...], each: tuple[int, ...]) -> Levels:
+    """Return how operands vary with loops.
+
+    Raises:
+      NoTileCode: one varies with part of the inner loop's dimensions.
+    """
     outer, levels = set(order) - {*inner, *each}, list[tuple[int, bool]]()
     for index_map in form.operands:
         varies = set(order).intersection(index_map.dims)
@@ -207,7 +281,7 @@ def _loops(form: OpForm, order: tuple[int, ...]) -> tuple[str, Levels, tuple[int
             raise NoTileCode("an operand that varies with part of the inner loop's dimensions")
         is_inner, moves = bool(varies & set(inner)), bool(varies & outer)
         levels.append((ELEMENT if is_inner else ROW if moves else CELL, moves))
-    return kind, tuple(levels), inner, each
+    return tuple(levels)
 
 
 def _grains(n: Amount, dtypes: tuple[str, ...]) -> np.ndarray:

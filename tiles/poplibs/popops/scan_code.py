@@ -53,7 +53,12 @@ def scan_code(
     rows = extents.points // np.maximum(n, 1)
     compiled = _backwards if is_reversed else _forwards
     part = VertexCode(
-        variant, n, rows, cell=partial(_cell, *question), kernel=_Scan(dimension), compiled=compiled
+        variant,
+        n,
+        rows,
+        cell=partial(_cell, *question),
+        kernel=_Scan(dimension, len(dtypes)),
+        compiled=compiled,
     )
     return (part,)
 
@@ -94,6 +99,7 @@ class _Scan:
     """Rows that lie along one dimension of arrays of one shape."""
 
     dimension: int
+    arrays: int
 
     def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
@@ -106,7 +112,7 @@ class _Scan:
     def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
         """See ``Kernel``."""
         kept = [size for d, size in enumerate(sizes) if d != self.dimension]
-        found = [x for name, x in memory.items() if name.startswith("out")]
+        found = [memory[f"out{k}"] for k in range(self.arrays)]
         n = sizes[self.dimension]
         assert all(x.shape[1] == math.prod(kept) for x in found)
         return [np.moveaxis(x.reshape(len(x), *kept, n), -1, 1 + self.dimension) for x in found]

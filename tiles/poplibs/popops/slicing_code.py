@@ -42,8 +42,7 @@ def slice_code(
     """Return the code of a slice, or of lookups of single rows; arguments as of ``MultiSlice``.
 
     Raises:
-      NoTileCode: more than two axes, lookups in parts of a table or of windows, indices of other types than int32, and
-        for lookups uint32.
+      NoTileCode: more than two axes, lookups of windows, indices of other types than int32, and for lookups uint32.
     """
     if len(axes) == AXES:
         return block_code(extents, axes, windows, dtype, target, name, is_update=False)
@@ -70,17 +69,23 @@ def slice_code(
         count = extents.product(looked_up)
         whole = _is_whole(extents, (places,))
         kind = "unsigned lookup" if is_unsigned else "lookup"
-        return _parts(kind, row, row // _WORD_BYTES, count, whole, kernel, target, name)
+        found: list[VertexCode] = []
+        for is_part, those in ((False, whole), (True, ~whole)):
+            if those.any():
+                own = dataclasses.replace(kernel, is_part=is_part)
+                kinds = f"part {kind}" if is_part else kind
+                found += _parts(kinds, row, row // _WORD_BYTES, count, those, own, target, name)
+        return tuple(found)
     whole = _is_whole(extents, (places, window))
     taken = np.minimum(extents.product((window,)), extents.product((places,)))
     zeros = row * (extents.product((window,)) - taken) // _WORD_BYTES
-    found = row * taken // _WORD_BYTES
+    words = row * taken // _WORD_BYTES
     parts: list[VertexCode] = []
     if whole.any():
-        parts += _parts("slice", row, found, 1, whole, kernel, target, name)
+        parts += _parts("slice", row, words, 1, whole, kernel, target, name)
     if not whole.all():
         own = dataclasses.replace(kernel, is_part=True)
-        parts += _parts("part slice", row, found, zeros, ~whole, own, target, name)
+        parts += _parts("part slice", row, words, zeros, ~whole, own, target, name)
     return tuple(parts)
 
 
@@ -192,14 +197,15 @@ def _parts(
             variant = _variant(isa, kind, bytes_).named(name)
             found.append(VertexCode(variant, n, rows, runs, kernel=kernel))
     if not found:
-        raise NoTileCode("a part of a table" if not whole.any() else "rows that begin inside a word")
+        raise NoTileCode("rows that begin inside a word")
     return tuple(found)
 
 
 @lru_cache(maxsize=64)
 def _variant(isa: InstructionSet, kind: str, alignment_bytes: int) -> Variant:
-    if kind in ("lookup", "unsigned lookup"):
-        return Variant.of(compile_lookup(isa, alignment_bytes, kind != "lookup"), isa)
+    if kind.endswith("lookup"):
+        code = compile_lookup(isa, alignment_bytes, "unsigned" in kind, is_part="part" in kind)
+        return Variant.of(code, isa)
     if kind == "part slice":
         return Variant.of(compile_part_slice(isa, alignment_bytes), isa)
     return Variant.of(compile_slice(isa, alignment_bytes, kind == "update"), isa)
@@ -233,7 +239,8 @@ class _Slice:
         taken = 1 if self.window == NO_WINDOW else self.form.dims[self.window].size
         fields["last"] = self.form.dims[self.places].size - taken
         if self.is_part:
-            fields["first"] = origins[:, self.places] - origins[:, self.window]
+            start = 0 if self.window == NO_WINDOW else origins[:, self.window]
+            fields["first"] = origins[:, self.places] - start
         dtype = np.dtype(f"uint{8 * table.itemsize}") if self.as_words else table.dtype
         out = np.zeros((len(table), count, table.shape[2]), dtype)
         return {"in0": table, "in1": np.ascontiguousarray(indices, np.int32), "out0": out}, fields

@@ -1,0 +1,107 @@
+"""Tile code of matrix products on the multiply units: a panel of weights after the other, each over all positions.
+
+Operands lie as ``matmul_orders`` says: inputs and results in groups of channels, position by position, weights in panels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tiles.elements import instructions_for
+from tiles.errors import NoTileCode
+from tiles.graph import Extents, VertexCode
+from tiles.poplibs.poplin.matmul_cycles import Roles, chosen_ways, roles_of, shape_of
+from tiles.poplibs.poplin.methods import grouped, streamed_dtype
+from tiles.poplibs.poplin.product_kernel import Counts, Products
+from tiles.poplibs.poplin.units_code import (
+    extent_of,
+    filled_up,
+    in_order,
+    streamed_product,
+    weights_bits,
+)
+from tiles.target import Target
+
+
+def matmul_code(
+    method: str,
+    accumulate: str,
+    out_dtype: str,
+    extents: Extents,
+    target: Target,
+    may_swap: bool,
+    name: str,
+) -> tuple[VertexCode, ...]:
+    """Return the code of vertices that multiply on the units; others of the same operation run none.
+
+    Arguments as of ``matmul_cycles``, and the name of the variants.
+
+    Raises:
+      NoTileCode: no vertex does, or the units do not take these dtypes as they are.
+    """
+    isa = instructions_for(target)
+    methods, swapped = chosen_ways(method, accumulate, extents, target, may_swap)
+    does = methods == "amp"
+    if not does.any():
+        raise NoTileCode(f"products by method {', '.join(sorted(set(methods.tolist())))}")
+    product = streamed_product(streamed_dtype(extents.operand_dtypes), accumulate, target)
+    shape, parts = shape_of(extents, accumulate, target, may_swap), list[VertexCode]()
+    cells = np.shape(shape.inputs)
+    does = does.reshape(cells) & (np.asarray(extents.points) > 0)
+    swapped = swapped.reshape(cells)
+    for is_swapped in (False, True):
+        ways, own = shape.swapped if is_swapped else shape, does & (swapped == is_swapped)
+        if own.any():
+            outputs = -(-ways.outputs // product.outputs)
+            inputs = ways.input_groups(product.inputs)
+            counts = Counts(ways.groups, ways.positions, ways.outputs, outputs, inputs)
+            kernel = _Matrices(extents.form, product, out_dtype, is_swapped)
+            parts += kernel.parts(isa, weights_bits(target), own, counts, name)
+    return tuple(parts)
+
+
+@dataclass(frozen=True)
+class _Matrices(Products):
+    """Products of matrices; where ``is_swapped`` the left operand is the weights."""
+
+    is_swapped: bool
+
+    @property
+    def roles(self) -> Roles:
+        """The roles of the domain's dimensions; grouped channels are the last contracted ones."""
+        found = roles_of(self.form)
+        last = grouped(self.form, found.contracted, self.product.inputs)
+        others = tuple(d for d in found.contracted if d != last)
+        contracted = others if last is None else (*others, last)
+        return Roles(found.batch, found.lhs_free, found.rhs_free, contracted)
+
+    @property
+    def kept(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """See ``Products``."""
+        roles = self.roles
+        positions, outputs = roles.lhs_free, roles.rhs_free
+        return (roles.batch, outputs, positions) if self.is_swapped else (roles.batch, positions, outputs)
+
+    def counts(self, sizes: Sequence[int]) -> Counts:
+        """See ``Products``."""
+        groups, positions, outputs = (extent_of(sizes, dims) for dims in self.kept)
+        contracted, p = self.roles.contracted, self.product
+        last = sizes[contracted[-1]] if contracted else 1
+        inputs = extent_of(sizes, contracted[:-1]) * -(-last // p.inputs)
+        return Counts(groups, positions, outputs, -(-outputs // p.outputs), inputs)
+
+    def channels(self, sizes: Sequence[int], operands: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """See ``Products``."""
+        groups, *free = self.kept
+        found: list[np.ndarray] = []
+        for k, dims in zip((int(self.is_swapped), int(not self.is_swapped)), free, strict=True):
+            contracted = self.roles.contracted
+            x = in_order(operands[k], self.form, k, (*groups, *dims, *contracted))
+            shape = len(x), extent_of(sizes, groups), extent_of(sizes, dims)
+            last = sizes[contracted[-1]] if contracted else 1
+            whole = filled_up(x.reshape(*shape, -1, last), 4, self.product.inputs)
+            found.append(whole.reshape(*shape, whole.shape[3] * whole.shape[4]))
+        return found[0], found[1]

@@ -1,0 +1,148 @@
+"""Tile code of contractions on the multiply units: its variants, and how operands lie in the memory that it runs on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from tiles._jax_compat import make_jaxpr
+from tiles.elements import (
+    CellFunction,
+    InstructionSet,
+    TileCode,
+    Variant,
+    compile_cell,
+    compile_field_runs,
+    compile_matrix_vector,
+    contiguous,
+)
+from tiles.elements.amp import Product, product_of
+from tiles.elements.kept_variants import kept_variant
+from tiles.elements.variants import UNNAMED, NoVariant
+from tiles.errors import NoTileCode
+from tiles.graph import OpForm
+from tiles.numerics.dtypes import to_jax
+from tiles.poplibs.poplin.methods import stream_of
+from tiles.poplibs.popops.reduce import cast_accumulator
+from tiles.target import Target
+
+SUMS, WEIGHTS, INPUTS, CAST = "sums", "weights", "inputs", "cast"
+"""Names of a kernel's memory: results before they are cast, panels, inputs, and results where they are cast."""
+
+
+def streamed_product(dtype: str, accumulate: str, target: Target) -> Product:
+    """Return the product by which units multiply operands of a dtype.
+
+    Raises:
+      NoTileCode: the machine has no units for them, or they are widened or cast around them.
+    """
+    stream = stream_of(dtype, accumulate, target)
+    if not stream.units or (stream.dtype, stream.sums) != (dtype, accumulate):
+        raise NoTileCode(f"products of {dtype} into {accumulate}, which are widened for the multiply units")
+    return product_of(dtype, accumulate)
+
+
+def weights_bits(target: Target) -> int:
+    """Return the bits of the supervisor's loads of weights."""
+    return 8 * target.conv_unit_coeff_load_bytes_per_cycle
+
+
+@lru_cache(maxsize=64)
+def product_variant(isa: InstructionSet, product: Product, bits: int, is_first: bool) -> Variant | NoVariant:
+    """Return the code of a panel of weights over positions that lie together; the first one adds to nothing."""
+
+    def make() -> Variant:
+        code = compile_matrix_vector(
+            isa, product.dtype, product.partials, UNNAMED, reads_partials=not is_first, weights_bits=bits
+        )
+        return Variant.of(code, isa)
+
+    return kept_variant(("product", product, bits, is_first), isa, make)
+
+
+@lru_cache(maxsize=64)
+def tap_variant(
+    isa: InstructionSet, product: Product, bits: int, height: int, is_first: bool
+) -> Variant | NoVariant:
+    """Return the code of a panel of weights of a tap, or of one in ``height`` rows, over runs of positions."""
+
+    def make() -> Variant:
+        code = compile_field_runs(
+            isa,
+            product.dtype,
+            product.partials,
+            height,
+            UNNAMED,
+            reads_partials=not is_first,
+            weights_bits=bits,
+        )
+        return Variant.of(code, isa)
+
+    return kept_variant(("tap", product, bits, height, is_first), isa, make)
+
+
+@lru_cache(maxsize=64)
+def cast_variant(isa: InstructionSet, dtype: str, out_dtype: str) -> Variant | NoVariant:
+    """Return the code that casts sums."""
+    return kept_variant(
+        ("cast of sums", dtype, out_dtype),
+        isa,
+        lambda: Variant.of(compiled_cast(cast_cell(dtype, out_dtype), isa), isa),
+    )
+
+
+@lru_cache(maxsize=64)
+def cast_cell(dtype: str, out_dtype: str) -> CellFunction:
+    """Return the cell that casts a sum."""
+
+    def cast(x: jax.Array) -> tuple[jax.Array, ...]:
+        return (cast_accumulator(x, out_dtype),)
+
+    jaxpr: Any = make_jaxpr(cast)(jax.ShapeDtypeStruct((), to_jax(dtype)))
+    return CellFunction(jaxpr, ((dtype,), (out_dtype,)), contiguous(1))
+
+
+def compiled_cast(cell: CellFunction, isa: InstructionSet) -> TileCode:
+    """Return the code of a cell that casts."""
+    return compile_cell(cell.jaxpr, cell.dtypes, cell.arrangement, isa, UNNAMED)
+
+
+def in_order(x: np.ndarray, form: OpForm, k: int, dims: Sequence[int]) -> np.ndarray:
+    """Return operand k of many cells, ``[cells, *axes]``, with the axes of single dimensions in an order; constant ones vanish."""
+    own = [axis.terms[0][0] if axis.terms else -1 for axis in form.operands[k].axes]
+    constant = [1 + n for n, d in enumerate(own) if d < 0]
+    order = [0, *(1 + own.index(d) for d in dims), *constant]
+    return x.transpose(order).reshape([len(x), *(x.shape[1 + own.index(d)] for d in dims)])
+
+
+def filled_up(x: np.ndarray, axis: int, multiple: int) -> np.ndarray:
+    """Return an array with zeros at the end of an axis, up to a multiple."""
+    missing = -x.shape[axis] % multiple
+    if not missing:
+        return x
+    width = [(0, 0)] * x.ndim
+    width[axis] = (0, missing)
+    return np.pad(x, width)
+
+
+def panels(x: np.ndarray, product: Product) -> np.ndarray:
+    """Return weights ``[..., outputs, inputs]`` as panels ``[..., output groups, input groups, outputs, inputs]``."""
+    whole = filled_up(filled_up(x, x.ndim - 2, product.outputs), x.ndim - 1, product.inputs)
+    shape = (*whole.shape[:-2], -1, product.outputs, whole.shape[-1] // product.inputs, product.inputs)
+    return np.ascontiguousarray(np.swapaxes(whole.reshape(shape), -3, -2))
+
+
+def in_words(dtype: str, is_ring: bool) -> np.dtype:
+    """Return numpy's dtype, of words in the ring."""
+    found = np.dtype(to_jax(dtype))
+    return np.dtype(f"uint{8 * found.itemsize}") if is_ring else found
+
+
+def extent_of(sizes: Sequence[int], dims: Sequence[int]) -> int:
+    """Return the product of the extents of some dimensions."""
+    return math.prod(sizes[d] for d in dims)
