@@ -57,7 +57,9 @@ def conv_code(
     Raises:
       NoTileCode: no vertex does, or the units do not take these dtypes as they are.
     """
-    isa, bits = instructions_for(target), weights_bits(target)
+    isa, bits, roles = instructions_for(target), weights_bits(target), conv_roles(extents.form)
+    if roles.phases or roles.kernel_taps:
+        raise NoTileCode("a convolution over an array that is spread out")
     methods = conv_ways(method, accumulate, extents, target)
     points = np.asarray(extents.points)
     ways = {n: (methods == n).reshape(points.shape) & (points > 0) for n in (*ROWS_AT_ONCE, "expanded")}

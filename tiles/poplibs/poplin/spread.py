@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Arrangement, Cell, Cycles, Extents, OpForm, register
+from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.convolution import convolve
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.poplibs.poplin.conv import Convolution, grouped_axes, in_order
@@ -48,6 +48,7 @@ class SpreadConvolution(Convolution):
     """
 
     name: ClassVar[str] = "poplin.SpreadConvolution"
+    tile_code = Codelet.tile_code  # a plain convolution's has no phases
 
     phases: tuple[int, ...] = ()
     taps: tuple[int, ...] = ()
