@@ -165,3 +165,12 @@ def test_words_of_the_ring_enter_the_next_program_of_a_transformation(jit):
     assert hlo.dtype == np.uint32
     for words in others:
         np.testing.assert_array_equal(words, hlo)
+
+
+def test_operations_that_jax_replaces_by_others_before_it_lowers_them(jit):
+    """From JAX 0.11 on ``jnp.nonzero`` of a stated size is one: a traced function may hold it, a lowered one may not."""
+    f = lambda x: jnp.nonzero(jnp.cumsum(x) == 0, size=3, fill_value=-1)[0]  # noqa: E731
+    x = jnp.array([1, -1, 2, -1, -1, 3], jnp.int32)
+    np.testing.assert_array_equal(jit(f)(x), [1, 4, -1])
+    np.testing.assert_array_equal(jax.vmap(jit(f))(x[None]), [[1, 4, -1]])
+    np.testing.assert_array_equal(jax.jit(lambda x: jit(f)(x) + 1)(x), [2, 5, 0])

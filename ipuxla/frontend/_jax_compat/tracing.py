@@ -69,8 +69,13 @@ class TracedFunction(NamedTuple):
 def trace_function(
     jitted: jax.stages.Wrapped, args: tuple[Tree, ...], kwargs: dict[str, Tree]
 ) -> TracedFunction:
-    """Trace a ``jax.jit`` function. Hides where ``Traced`` keeps what the function closes over, and shardings."""
+    """Trace a ``jax.jit`` function. Hides where ``Traced`` keeps what the function closes over, and shardings.
+
+    Hides, too, that a jaxpr may hold operations which JAX itself replaces by others before it lowers them.
+    """
     traced: Any = jitted.trace(*args, **kwargs)
+    if traced.jaxpr.is_high and not any(aval.is_high for aval in traced.jaxpr.in_avals):
+        traced = traced.lojax
     outer = list(traced._consts)
     is_donated = traced._params["donated_invars"][len(outer) :]
     said = [traced._params[role] for role in ("in_shardings", "out_shardings")]
