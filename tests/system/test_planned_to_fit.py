@@ -101,7 +101,7 @@ def test_code_is_not_made_shorter_where_data_cannot_fit_anyway() -> None:
     code = [b for b in planned(SMALL).buffers.values() if b.category in CODE_CATEGORIES]
     most = max(sum(b.size_bytes for b in code if any(lo <= t < hi for lo, hi in b.tiles)) for t in range(16))
     regions = tuple(
-        dataclasses.replace(region, size_bytes=most // 256 * 256 - 256) if region.executable else region
+        dataclasses.replace(region, size_bytes=(most - 64) // 16 * 16) if region.executable else region
         for region in SMALL.memory_regions
     )
     short = planned(SMALL.replace(memory_regions=regions))
