@@ -32,7 +32,7 @@ from hlo_passes.ops.elementwise import (
 from hlo_passes.passes.base import Pass, map_control_regions
 from hlo_passes.passes.buffers import InPlace, analyze, temporary_bytes
 from hlo_passes.passes.fusion_groups import FEW, OPERATION, ROUTINE, STEP, is_few, weight
-from hlo_passes.passes.indexing import Axes, identity, index_maps
+from hlo_passes.passes.indexing import Axes, access, identity, index_maps
 
 _NEAREST = 8
 """How many other expressions that read the same array are tried, the last ones first."""
@@ -176,6 +176,9 @@ def _expression(computation: Computation, instruction: Instruction) -> _Expressi
         case Fusion(kind="loop"):
             return _Expression(instruction.operands, instruction.regions[0], instruction.results, instruction)
         case Elementwise() if not instruction.regions:
+            maps = [access(instruction, number) for number in range(len(instruction.operands))]
+            if any(axes is None for axes in maps):  # a bit cast to elements of another width
+                return None
             return _alone(computation, instruction)
         case _:
             return None

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import ipuxla
 from ipuxla.testing import check_engines
@@ -62,3 +63,15 @@ def test_what_a_loop_carries(small_target):
 def test_a_result_that_nobody_reads_lies_apart_from_those_that_are(small_target):
     """What argmax compares is dead once it is found, as is the operand in whose place the index lies."""
     check_engines(jnp.argmax, small_target, np.array([1, 5, np.nan, 2], np.float32))
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3)])
+def test_bits_as_elements_of_another_width_are_no_part_of_an_expression(shape, small_target):
+    """A bit cast to narrower or wider elements has another shape than what it reads: nothing of one shape joins it."""
+
+    def function(x):
+        parts = lax.bitcast_convert_type(x, jnp.uint8)
+        whole = lax.bitcast_convert_type(parts ^ jnp.uint8(1), jnp.float32)
+        return jnp.abs(x), parts + parts, parts - jnp.uint8(3), whole + whole, whole * x
+
+    check_engines(function, small_target, np.asarray(arrays(np.float32, *shape)[0], np.float32))
