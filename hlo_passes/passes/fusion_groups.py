@@ -282,7 +282,6 @@ class Grouping:
 
     def _may_join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> bool:
         op, type_ = instruction.op, instruction.result.type
-        is_small = _points(group.domain) <= FEW
         is_small = is_few(group.domain)
         most = OPERATION * self.max_ops * (_FEW_TIMES if is_small and weight(instruction) < ROUTINE else 1)
         is_full = group.size + len(maps) * weight(instruction) > most
