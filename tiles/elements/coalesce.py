@@ -70,7 +70,11 @@ def _is_needless(code: list[Instruction], at: int, uses: Counter[tuple[str, int]
 
 
 def _renamed(i: Instruction, gone: Register, kept: Register) -> Instruction:
+    file, index = gone.file, gone.index
+    if not any(r.index == index and r.file == file and r.virtual for r in (*i.ins, *i.outs)):
+        return i
+
     def new(r: Register) -> Register:
-        return kept if (r.file, r.index, r.virtual) == (gone.file, gone.index, True) else r
+        return kept if r.index == index and r.file == file and r.virtual else r
 
     return replace(i, ins=tuple(map(new, i.ins)), outs=tuple(map(new, i.outs)))

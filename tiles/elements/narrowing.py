@@ -71,6 +71,8 @@ _Name = tuple[str, int]
 
 def narrowed(items: Sequence[Item]) -> list[Item]:
     """Return unscheduled items without extensions whose bits nobody needs."""
+    if not any(_is_extension(i) for item in walk(tuple(items)) for i in _instructions(item)):
+        return list(items)
     reads, writes = Counter[_Name](), Counter[_Name]()
     for item in walk(tuple(items)):
         for i in _instructions(item):
@@ -80,8 +82,6 @@ def narrowed(items: Sequence[Item]) -> list[Item]:
         control = item.counter if isinstance(item, Loop) else control
         control = item.condition if isinstance(item, If) else control
         reads.update(_names((control,) if control is not None else ()))
-    if not any(_is_extension(i) for item in walk(tuple(items)) for i in _instructions(item)):
-        return list(items)
     return [_item(item, reads, writes) for item in items]
 
 
@@ -111,12 +111,16 @@ def _item(item: Item, reads: Counter[_Name], writes: Counter[_Name]) -> Item:
 def _block(
     code: tuple[Instruction, ...], reads: Counter[_Name], writes: Counter[_Name]
 ) -> tuple[Instruction, ...]:
+    if not any(map(_is_extension, code)):
+        return code
     needed = _needed(code, reads, writes)
     made: dict[_Name, Instruction] = {}
     instead: dict[_Name, Register] = {}
     kept: list[Instruction] = []
     for i in code:
-        i = replace(i, ins=tuple(instead.get((r.file, r.index), r) if r.virtual else r for r in i.ins))
+        if instead:
+            ins = tuple([instead.get((r.file, r.index), r) if r.virtual else r for r in i.ins])
+            i = i if ins == i.ins else replace(i, ins=ins)
         source = _unwrapped(i, made, needed)
         if source is not None and all(
             not r.virtual or writes[r.file, r.index] == 1 for r in (source, *i.outs)
