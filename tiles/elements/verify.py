@@ -1,13 +1,30 @@
-"""Checks of finished tile code against the instruction set: operand forms, slots, what repeat loops may hold."""
+"""Checks of finished tile code against the instruction set: operand forms, slots, what repeat loops may hold, what is read."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tiles.elements.isa import InstructionSet, Row
-from tiles.elements.tilecode import AUX, MAIN, Block, Bundle, Instruction, Register, Repeat, TileCode, walk
+from tiles.elements.tilecode import (
+    AUX,
+    MAIN,
+    Block,
+    Bundle,
+    If,
+    Instruction,
+    Item,
+    Loop,
+    Register,
+    Repeat,
+    TileCode,
+    instructions_of,
+    walk,
+)
 from tiles.errors import NoTileCode
 
+Unit = tuple[str, int, int]
+"""A single register, as ``(file, index, offset)``."""
 _IMMEDIATE = re.compile(r"^#(z|s)imm(\d+)$")
 _TOP_BITS = 20
 
@@ -16,8 +33,10 @@ def verify(code: TileCode, isa: InstructionSet) -> None:
     """Check every bundle of a variant.
 
     Raises:
-      NoTileCode: an instruction in a form, or at a place, that the machine does not have; names it.
+      NoTileCode: an instruction in a form, or at a place, that the machine does not have, or that reads a register that nothing
+        can have written before; names it.
     """
+    _reads(code.items, set())
     for item in walk(code.items):
         if isinstance(item, Block):
             _bundles(item.bundles or (), isa, in_repeat=False)
@@ -27,6 +46,36 @@ def verify(code: TileCode, isa: InstructionSet) -> None:
             if not 1 <= len(body) <= isa["repeat_body_max_bundles"]:
                 raise NoTileCode(f"{code.name}: a repeat loop of {len(body)} bundles")
             _bundles(body, isa, in_repeat=True)
+
+
+def _reads(items: Sequence[Item], known: set[Unit]) -> None:
+    """Check that what each instruction reads may have been written before, and add what is written to ``known``.
+
+    In a loop what any iteration writes is known; a branch that is not taken is not told from one that is.
+    """
+    for item in items:
+        control = item.count if isinstance(item, Repeat) else item.condition if isinstance(item, If) else None
+        control = item.counter if isinstance(item, Loop) else control
+        if control is not None and not known.issuperset(control.units):
+            raise NoTileCode(f"{control}, which nothing wrote, controls a loop or a branch")
+        if isinstance(item, Block):
+            _reads_in_order(item.bundles or (), known)
+        elif isinstance(item, Repeat):
+            _reads_in_order(item.lead.bundles or (), known)
+            known.update(u for b in item.body.bundles or () for i in b.instructions for u in i.written)
+            _reads_in_order(item.body.bundles or (), known)
+        else:
+            if isinstance(item, Loop):
+                known.update(u for i in instructions_of(item.body) for u in i.written)
+            _reads(item.body, known)
+
+
+def _reads_in_order(bundles: Sequence[Bundle], known: set[Unit]) -> None:
+    for bundle in bundles:
+        for i in bundle.instructions:
+            if not known.issuperset(i.read):
+                raise NoTileCode(f"{i} reads a register that nothing wrote")
+        known.update(u for i in bundle.instructions for u in i.written)
 
 
 def _bundles(bundles: tuple[Bundle, ...], isa: InstructionSet, in_repeat: bool) -> None:

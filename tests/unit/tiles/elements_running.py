@@ -48,14 +48,16 @@ def simulate(
     how: Arrangement | None = None,
     offset_bytes: int = 0,
     spacing: int = 64,
+    n: int = 1,
 ) -> tuple[list[np.ndarray], int]:
     """Run code on operands ``[tiles, n]``; return the results ``[tiles, n]`` and the cycles.
 
+    Where no operand has an element for each result, ``n`` says how many there are.
     The closed form must state the slots of every worker exactly, and bytes that are no result stay as they were.
     """
     how = how or contiguous(len(operands), len(results))
     tiles = operands[0].shape[0]
-    n = max(x.shape[1] for x, a in zip(operands, how.operands, strict=True) if a.level)
+    n = max((x.shape[1] for x, a in zip(operands, how.operands, strict=True) if a.level), default=n)
     simulator = TileSimulator(isa, 1 << 17, tiles=tiles)
     arguments, at = {"n": n}, DATA
     for k, operand in enumerate(operands):
