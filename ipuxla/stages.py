@@ -29,6 +29,7 @@ from hlo_passes.passes import (
     has_complex,
     optimize,
     split_positions,
+    with_equal_decisions,
 )
 from hlo_passes.passes import Pipeline as PassPipeline
 from ipuxla._jax_compat import ClosedJaxpr, Device, TreeDef
@@ -105,6 +106,9 @@ class Pipeline:
             source, mesh = partitioned.module, partitioned.placement.mesh
         with collection_paused():
             self.module: Module = import_stablehlo(source, name, untrusted, mesh)
+            if partitioned is not None and partitioned.is_whole:
+                differs = [sharding.axes(mesh) for sharding in partitioned.placement.inputs]
+                self.module = with_equal_decisions(self.module, differs)
         self._consumed = consumed
         self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
         self._optimized: dict[Hashable, Module] = {}
@@ -309,6 +313,8 @@ class Pipeline:
         if key not in self._executables:
             with collection_paused():
                 placement = None if self.placement is None else self.placement.to_data()
+                if placement is not None and self.partitioned is not None:
+                    placement["is_whole"] = self.partitioned.is_whole
                 executable = kept(
                     self._located, self._name, options, lambda: self._compiled(options), placement
                 )

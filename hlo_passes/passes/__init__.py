@@ -10,6 +10,7 @@ from hlo_passes.passes.complex import LegalizeComplex, has_complex, split_positi
 from hlo_passes.passes.cse import EliminateCommonSubexpressions
 from hlo_passes.passes.dce import EliminateDeadCode
 from hlo_passes.passes.divergence import Uneven, uneven_collective
+from hlo_passes.passes.equal_decisions import with_equal_decisions
 from hlo_passes.passes.errors import (
     BrokenPass,
     InvalidPassOption,
@@ -111,5 +112,6 @@ __all__ = [
     "run_pipeline",
     "split_positions",
     "uneven_collective",
+    "with_equal_decisions",
     "with_whole_scopes",
 ]

@@ -40,11 +40,14 @@ class Partitioned(NamedTuple):
       module: of one device.
       placement: of arguments and results on the devices.
       argument_shapes: of the whole arguments.
+      is_whole: whether the program was written as that of all devices throughout, so that all its collectives are the
+        partitioner's and what decides in it is the same on every device.
     """
 
     module: mlir.Module
     placement: Placement
     argument_shapes: tuple[tuple[int, ...], ...]
+    is_whole: bool = False
 
 
 Free = tuple[Sequence[bool], Sequence[bool]]
@@ -145,7 +148,7 @@ def _partition_apart(source: str | bytes, said: Mapping[str, object]) -> Partiti
         raise _REFUSALS[answer["refused"]](answer["message"])
     module = compat.module_of_bytecode(base64.b64decode(answer["module"]))
     shapes = tuple(map(tuple, answer["argument_shapes"]))
-    return Partitioned(module, Placement.from_data(answer["placement"]), shapes)
+    return Partitioned(module, Placement.from_data(answer["placement"]), shapes, answer["is_whole"])
 
 
 def partition_for_another(request: bytes) -> bytes:
@@ -167,6 +170,7 @@ def partition_for_another(request: bytes) -> bytes:
         "module": base64.b64encode(compat.module_bytecode(found.module)).decode(),
         "placement": found.placement.to_data(),
         "argument_shapes": found.argument_shapes,
+        "is_whole": found.is_whole,
     }
     return json.dumps(answer).encode()
 
@@ -236,6 +240,7 @@ def _partition(module: mlir.Module, mesh: Mesh, free: Free, donated: Sequence[in
             try_="write it for one device: jax.shard_map over all axes of the mesh, around the whole function",
         )
     ranks = [len(shape) for shape in argument_shapes], [len(shape) for shape in shapes]
+    is_whole = compat.find_operation(module, frozenset(COLLECTIVES)) is None
     try:
         ready = compat.with_whole_dimensions(compat.with_plain_indices(module), mesh)
         local, *texts = compat.partitioned_module(ready, num_devices, free)
@@ -247,7 +252,7 @@ def _partition(module: mlir.Module, mesh: Mesh, free: Free, donated: Sequence[in
         raise _refused(error, "another sharding, or jax.shard_map around what it refuses") from error
     if donated:
         compat.mark_donated(local, donated)
-    return Partitioned(local, Placement(mesh, inputs, outputs, shapes), argument_shapes)
+    return Partitioned(local, Placement(mesh, inputs, outputs, shapes), argument_shapes, is_whole)
 
 
 def _refused(error: Exception, try_: str) -> Unsupported:

@@ -292,6 +292,60 @@ def test_steps_in_parallel_give_the_losses_of_one_batch(tmp_path):
         data_parallel(Settings(target=SYSTEM, batch_size=100, output_dir=tmp_path))
 
 
+def over_a_halo(x):
+    """Return a square matrix: XLA's partitioner brings it together from neighbours' rows and puts it apart again."""
+    return jnp.pad(x.reshape(-1), (0, 96)).reshape(12, 12)
+
+
+DECISIONS = {
+    "branch": lambda a: jax.lax.cond(jnp.abs(a @ a.T).max() > 3, lambda m: m @ m.T, lambda m: m * 2, a),
+    "choice": lambda a: jax.lax.switch(
+        jnp.argmax(a[:3, 0] @ a[:3]) % 3, [lambda m: m, lambda m: m @ m, jnp.cos], a
+    ),
+    "loop": lambda a: jax.lax.while_loop(
+        lambda m: jnp.abs(m).sum(-1).max() < 100, lambda m: m @ m.T + 2 * m, a
+    ),
+}
+"""Of values that differ along no axis of the mesh, as all devices compute them, which their program does not show."""
+
+
+@pytest.mark.parametrize("engine", ["hlo", "fast", "literal"])
+@pytest.mark.parametrize("name", DECISIONS)
+def test_devices_agree_on_what_the_partitioner_takes_for_equal(name, engine):
+    def function(x):
+        return DECISIONS[name](over_a_halo(x))
+
+    x = X.reshape(-1)[:48].reshape(16, 3)
+    got = jit(function, engine=engine, in_shardings=on(P(("data", "model"))))(x)
+    np.testing.assert_allclose(got, jax.jit(function)(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_matrix_exponential_over_a_mesh():
+    """It squares as often as a norm says, in branches that exchange."""
+
+    def function(x):
+        a = over_a_halo(x)
+        a /= 1 + jnp.abs(a).max()
+        return jax.scipy.linalg.expm((a @ a.T + 2 * jnp.eye(12)) / 8)
+
+    x = X.reshape(-1)[:48].reshape(16, 3)
+    got = jit(function, engine="fast", in_shardings=on(P(("data", "model"))))(x)
+    np.testing.assert_allclose(got, jax.jit(function)(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_decision_of_the_users_own_devices_is_not_made_equal():
+    """In a ``shard_map`` over one axis, beside which XLA partitions: what some decide not to reach stays an error."""
+
+    def part(x):
+        return jax.lax.cond(x.sum() > 3, lambda: jax.lax.psum(x, "data"), lambda: x)
+
+    function = jax.shard_map(
+        part, mesh=AUTO, in_specs=ROWS, out_specs=ROWS, axis_names={"data"}, check_vma=False
+    )
+    with pytest.raises(InvalidGraph, match="a replica may wait for one that does not take part"):
+        jit(function, engine="fast", in_shardings=on(P("data", "model")))(X)
+
+
 OTHER = auto_mesh((4,), ("z",))
 LARGE = auto_mesh((32,), ("z",))
 TWINS = auto_mesh((2, 2), ("a", "a"))
