@@ -408,7 +408,9 @@ def _convolving(draw: Draw) -> Made:
     kernel = tuple(draw(st.sampled_from([2, 3, 1])) for _ in range(rank))
     order_a, order_b, order_c = (tuple(draw(st.permutations(range(rank + 2)))) for _ in range(3))
     stride, base, dilation = (tuple(draw(st.integers(1, 3)) for _ in range(rank)) for _ in range(3))
-    padding = [(draw(st.integers(-1, 3)), draw(st.integers(-1, 3))) for _ in range(rank)]
+    padding = [
+        (draw(st.integers(-1 if n > 1 else 0, 3)), draw(st.integers(-1 if n > 1 else 0, 3))) for n in image
+    ]
     numbers = lax.ConvDimensionNumbers(order_a, order_b, order_c)
     shape_a, shape_b = [0] * (rank + 2), [0] * (rank + 2)
     for place, size in zip(order_a, (batch, features * groups, *image), strict=True):
