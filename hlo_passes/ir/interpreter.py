@@ -124,14 +124,15 @@ def one_by_one(function: Any, *operands: Any) -> tuple[Any, ...]:
     makes one dynamic_slice of two and clamps once where each is to be clamped. It also computes an update while it writes
     it, over elements that the update follows from: updates are computations of their own, since a barrier does not help.
     And it may choose an order of elements, in memory, for which it then has no code: it drops barriers first, and
-    makes one batched contraction of that and a transpose whose result another one reads.
+    makes one batched contraction of that and a transpose whose result another one reads. Of the exponential of what it knows
+    to be NaN it makes any numbers.
     """
     op = function.func.__self__
     if op.replaces_elements and default_platform() == "cpu":
         with set_xla_metadata(inlineable="false"):
             updates: tuple[Any, ...] = jit(_same)(*operands[1:])
         operands = (operands[0], *updates)
-    if op.needs_row_major and default_platform() == "cpu":
+    if op.is_apart and default_platform() == "cpu":
         with set_xla_metadata(inlineable="false"):
             results: tuple[Any, ...] = jit(lambda *arrays: tuple(function(*arrays)))(*operands)
     else:

@@ -108,8 +108,8 @@ class Op:
         return ()
 
     @property
-    def needs_row_major(self) -> bool:
-        """Whether XLA:CPU computes it only where elements lie in the order of their dimensions."""
+    def is_apart(self) -> bool:
+        """Whether XLA:CPU computes it rightly only alone, as where elements must lie in the order of their dimensions."""
         return False
 
     def infer(self, *operands: TensorType, regions: Sequence[Computation] = ()) -> tuple[TensorType, ...]:

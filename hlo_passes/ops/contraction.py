@@ -155,7 +155,7 @@ class DotGeneral(Op):
         )
 
     @property
-    def needs_row_major(self) -> bool:
+    def is_apart(self) -> bool:
         """Where there are batches: XLA:CPU (jaxlib 0.10.2) ends the process otherwise."""
         return bool(self.dimension_numbers.lhs_batching)
 

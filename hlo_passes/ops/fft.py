@@ -53,7 +53,7 @@ class Fft(Op):
         return (result.with_shape((*leading, *lengths)),)
 
     @property
-    def needs_row_major(self) -> bool:
+    def is_apart(self) -> bool:
         """XLA:CPU (jaxlib 0.10.2) fails otherwise."""
         return True
 

@@ -1,5 +1,6 @@
 """Every elementwise operation against the reference interpreter, special values included."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -257,3 +258,30 @@ def test_a_division_by_a_constant_zero_does_not_end_the_process(dtype, small_tar
         found = ipuxla.jit(function, target=small_target, engine=engine)(x)
         for got, expected in zip(found, want, strict=True):
             np.testing.assert_array_equal(got, np.array(expected, dtype))
+
+
+@pytest.mark.parametrize("engine", ["hlo", "fast", "literal"])
+def test_functions_of_what_is_known_to_be_no_number(engine, tiny_target) -> None:
+    """Plain ``jax.jit`` of ``exp(x + nan)`` makes any numbers of a few elements (jaxlib 0.10.2)."""
+
+    def softmax(x):
+        weights = jnp.exp(x - x.max(1, keepdims=True))
+        return weights / weights.sum(1, keepdims=True)
+
+    nan = np.float32(np.nan)
+    functions = (softmax, jnp.exp, jnp.tanh, jnp.log, jnp.sin, jnp.square)
+    x = np.array([[0.5, 0.0, -1.0]], np.float32)
+    for found in ipuxla.jit(lambda x: [f(x + nan) for f in functions], target=tiny_target, engine=engine)(x):
+        np.testing.assert_array_equal(found, np.full_like(x, np.nan))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("function", [jnp.abs, lambda x: x, lambda x: x + x])
+def test_bits_of_what_is_known_to_be_no_number(function, dtype, tiny_target) -> None:
+    words = np.dtype(f"uint{8 * np.dtype(dtype).itemsize}")
+
+    def bits(_):
+        return lax.bitcast_convert_type(function(jnp.full((1, 3), np.nan, dtype)), words)
+
+    x = np.ones((1, 3), dtype)
+    np.testing.assert_array_equal(ipuxla.jit(bits, target=tiny_target)(x), jax.jit(bits)(x))

@@ -1,5 +1,6 @@
 """Floats of 8 bits: every value, and every pair of values, against numpy's types of ml_dtypes."""
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -126,6 +127,19 @@ def test_a_constant_that_counts_in_the_ring(engine, tiny_target):
         ipuxla.compile_stablehlo(text, tiny_target, engine=e, arithmetic="ring")(x) for e in (engine, "hlo")
     )
     np.testing.assert_array_equal(found, witness)
+
+
+@pytest.mark.parametrize("engine", ["hlo", "fast", "literal"])
+@pytest.mark.parametrize("dtype", ["float8_e5m2", "float8_e4m3fn", "float8_e4m3b11fnuz"])
+def test_a_constant_that_counts_in_a_loop(dtype, engine, tiny_target):
+    """Of which plain ``jax.jit`` makes invalid code (jaxlib 0.10.2): XLA makes a count of the constant there."""
+    dtype = jnp.dtype(dtype)
+    x, step = np.array([1, 0, 3]).astype(dtype), np.array([0, 1, 2]).astype(dtype)
+
+    def f(x):
+        return jax.lax.fori_loop(0, 3, lambda _, y: y + jnp.asarray(step), x)
+
+    _same(ipuxla.jit(f, target=tiny_target, engine=engine)(x), np.array([1, 3, 9]).astype(dtype))
 
 
 NARROW = ("f4E2M1FN", "f6E2M3FN", "f6E3M2FN")

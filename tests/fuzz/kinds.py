@@ -36,7 +36,7 @@ CHUNK = 30
 """Programs that a process draws, unless told otherwise, before it forgets what JAX compiled for them."""
 HOSTILE_CHUNK = 400
 """Modules or executables of a process."""
-APART = 10
+APART = 30
 """Of so many programs one runs as users run it; of the others XLA compiles many functions at once."""
 SLOW_S = 150
 """Of processor time for one example; a hang."""

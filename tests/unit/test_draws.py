@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
 import types
 
@@ -37,3 +38,15 @@ def test_a_seed_draws_the_same_whatever_is_imported(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert drawn() == before
     assert len(set(before)) > 100
+
+
+TESTS = pathlib.Path(__file__).parents[1]
+OWN = {"conftest.py", "budgets.py", "test_draws.py", "test_readme.py", "kinds.py"}
+"""Where numbers of examples are: the profiles, shares of them, fuzzing, and tests of what is drawn or set as a user may."""
+
+
+def test_only_profiles_say_how_many_examples_are_drawn() -> None:
+    said = re.compile(r"\bmax_examples\b|\bderandomize\b|@settings\(")
+    files = [path for path in TESTS.rglob("*.py") if path.name not in OWN]
+    assert len(files) > 100
+    assert [path.name for path in files if said.search(path.read_text(encoding="utf-8"))] == []

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
@@ -132,7 +132,6 @@ def test_others_stay(function) -> None:
     np.testing.assert_array_equal(evaluate_module(done, SIGNAL)[0], jax.jit(function)(SIGNAL))
 
 
-@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_random_lines(data: st.DataObject) -> None:
     """Indices of one to three dimensions with any steps, clipped where they leave the table."""

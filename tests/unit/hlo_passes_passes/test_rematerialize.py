@@ -10,12 +10,13 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from hlo_passes.ir import Computation, Module
 from hlo_passes.ops import OptimizationBarrier
 from hlo_passes.passes import optimize
 from ipuxla.frontend.importer import import_stablehlo
+from tests.budgets import PLAN, budget
 from tests.comparison import assert_same_bits, results
 from tests.models.base import Values
 from tests.models.layers import batch_norm_in_training, batch_norm_params
@@ -60,7 +61,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=20)
+@budget(PLAN)
 @given(st.lists(STEPS, min_size=1, max_size=8), st.sets(st.integers(0, 99), min_size=1, max_size=4))
 def test_the_fewest_bytes_are_kept(steps: list[tuple[Any, ...]], chosen: set[int]) -> None:
     operands: list[tuple[int, ...] | None] = []

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.budgets import TABLE, budget
 from tests.unit.tiles.elements_running import DATA, SCRATCH, STATE
 from tests.unit.tiles.poplibs_cells import extents_of, words
 from tiles.elements import TileSimulator, cost_of, instructions_for
@@ -202,7 +203,7 @@ def check(
             np.testing.assert_array_equal(found, x)
 
 
-@settings(deadline=None, max_examples=60)
+@budget(TABLE)
 @given(
     name=st.sampled_from(sorted(CASES)),
     rows=st.integers(1, 14),

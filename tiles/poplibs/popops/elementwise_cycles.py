@@ -182,6 +182,11 @@ def _permuted_operands(
     return Cycles(total, Basis.weakest(bases), sources[0]) if bases else None
 
 
+def _is_constant(body: Body, index: int) -> bool:
+    """Return whether a row is a constant; negative numbers are operands."""
+    return index >= 0 and body[index][0] == "constant"
+
+
 def _share(n: Amount, target: Target) -> Amount:
     """Return the elements of the slowest worker."""
     return -(-np.asarray(n) // target.workers_per_tile)
@@ -194,12 +199,11 @@ def _single(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
     dtypes = body_dtypes(body, extents.operand_dtypes)
     n = _share(extents.results, target)
     out = dtypes[len(extents.operand_dtypes) + index]
-    if name in ("constant", "iota"):
-        slots = (
-            fill_slots(n, out, target)
-            if name == "constant"
-            else 10 + 4 + 3 * -(-n // target.vector_width(out))
-        )
+    is_fill = name == "bitcast_convert" and _is_constant(body, arguments[0] - len(extents.operand_dtypes))
+    if name == "constant" or is_fill:
+        return _workers(0, fill_slots(n, out, target), target, Basis.DOCUMENTED)
+    if name == "iota":
+        slots = 10 + 4 + 3 * -(-n // target.vector_width(out))
         return _workers(0, slots, target, Basis.DOCUMENTED)
     if name == "convert":
         loop = loop_of(name, given, dtypes[arguments[0]])
