@@ -171,23 +171,35 @@ def to_stablehlo(
             got=", ".join(map(str, place[0].params["perm"]))[:120],
         ) from error
     except ValueError as error:
-        sizes = {} if shardings is None else dict(shardings.axes)
-        place = compat.find_equation(jaxpr, lambda equation: _misses_members(equation, sizes))
-        if place is not None:
-            raise InvalidOption(
-                "the groups of a collective are not every place along its axis once",
-                location=place[1],
-                expected="groups of one size, in which each place along the axis is once",
-                got=str([list(group) for group in place[0].params["axis_index_groups"]])[:120],
-            ) from error
-        if "EmitPythonCallback" in str(error):
-            raise _late_callback(jaxpr) from error
-        if "was exported for platforms" not in str(error):
+        named = _named(error, jaxpr, {} if shardings is None else dict(shardings.axes))
+        if named is None:
             raise
-        raise _other_platform(jaxpr, error) from error
+        raise named from error
     if donated:
         compat.mark_donated(module, donated)
     return module
+
+
+def _named(error: ValueError, jaxpr: ClosedJaxpr, sizes: dict[str, int]) -> Exception | None:
+    """Return what a ValueError of JAX's lowering says, as an error with the user's line; None for another one."""
+    place = compat.find_equation(jaxpr, lambda equation: _misses_members(equation, sizes))
+    if place is not None:
+        return InvalidOption(
+            "the groups of a collective are not every place along its axis once",
+            location=place[1],
+            expected="groups of one size, in which each place along the axis is once",
+            got=str([list(group) for group in place[0].params["axis_index_groups"]])[:120],
+        )
+    if "bound by a parent sdy.manual_computation" in str(error):
+        place = compat.find_equation(jaxpr, lambda equation: equation.primitive.name == "shard_map")
+        return Unsupported(
+            f"a derivative through a jax.shard_map inside a jax.shard_map, which JAX {jax.__version__} does not lower",
+            location=place and place[1],
+            expected="one jax.shard_map over the axes of both, or check_vma=False in both",
+        )
+    if "EmitPythonCallback" in str(error):
+        return _late_callback(jaxpr)
+    return _other_platform(jaxpr, error) if "was exported for platforms" in str(error) else None
 
 
 def as_wide_array(leaf: Datum) -> jax.Array:

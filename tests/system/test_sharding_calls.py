@@ -97,6 +97,24 @@ PARTLY = jax.shard_map(
     out_specs=P(),
     axis_names={"model"},
 )
+
+
+def twice_manual(x, **checks):
+    """Return the tanh of sums over ``model``, by a shard_map over that axis inside one over ``data``."""
+
+    def rows(x):
+        columns = jax.shard_map(
+            lambda x: jnp.tanh(jax.lax.psum(x.reshape(len(x), 2, -1).sum(1) / 4, "model")),
+            in_specs=P(),
+            out_specs=P(),
+            axis_names={"model"},
+            **checks,
+        )
+        return columns(x)
+
+    return jax.shard_map(rows, mesh=AUTO, in_specs=ROWS, out_specs=ROWS, axis_names={"data"}, **checks)(x)
+
+
 WAYS = {
     "in_shardings": lambda: jit(dense, in_shardings=(on(ROWS), on(COLUMNS)))(X, W),
     "out_shardings": lambda: jit(dense, out_shardings=on(P("data", "model")))(X, W),
@@ -460,6 +478,11 @@ BAD = {
         InvalidOption,
         r"(?s)no mesh around it has: 'dta'.*test_sharding_calls\.py:\d+",
     ),
+    "a gradient through a shard_map inside another": (
+        lambda: jit(jax.grad(lambda x: twice_manual(x).sum()))(X),
+        Unsupported,
+        r"(?s)a derivative through a jax.shard_map inside a jax.shard_map.*check_vma=False.*test_sharding_calls\.py:\d+",
+    ),
     "a permutation beyond the axis": (
         lambda: jit(
             jax.shard_map(
@@ -478,6 +501,14 @@ def test_what_is_wrong_is_told_in_one_line_with_its_place(name):
     with pytest.raises(error, match=said) as caught:
         call()
     assert isinstance(caught.value, IpuError)
+
+
+def test_a_shard_map_inside_another_has_a_gradient_where_jax_does_not_check_what_varies():
+    def loss(x):
+        return (twice_manual(x, check_vma=False) ** 2).sum()
+
+    want = jax.grad(lambda x: (jnp.tanh(x.reshape(8, 2, -1).sum(1)) ** 2).sum())(X)
+    np.testing.assert_allclose(jit(jax.grad(loss), engine="fast")(X), want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("groups", [[[0], [1], [2], [3]], [[2, 3], [0, 1]]])

@@ -14,7 +14,7 @@ import numpy as np
 
 from tiles.graph import PartialSwap, Permutation, Replicas, Shift, Swap
 from tiles.target import LinkPhase, Sync, System, flow_phase, sync
-from tiles.target.link_phase import Flows, periodic_phase
+from tiles.target.link_phase import Flows, group_phase, periodic_phase
 from tiles.target.routes import group_size
 
 
@@ -50,9 +50,8 @@ def crossing(
       permutations: of the replicas of a group.
       shares: bytes that lie on each IPU of a replica, up to the last that has any; they go to the IPU of its place.
     """
-    return _periodic(system, replicas, axes, permutations, shares) or _followed(
-        system, replicas, axes, permutations, shares
-    )
+    exchange = system, replicas, axes, permutations, shares
+    return _between_groups(*exchange) or _periodic(*exchange) or _followed(*exchange)
 
 
 def _followed(
@@ -126,6 +125,46 @@ def _periodic(
     members[: times * ipus] = np.tile(members[:ipus], times)
     members[tail[0]] = members[tail[1]] = True
     unit = periodic_phase(system, head, ipus, times, tail, members)
+    return None if unit is None else Crossing(unit, stays, misses)
+
+
+def _between_groups(
+    system: System,
+    replicas: Replicas,
+    axes: tuple[str, ...],
+    permutations: tuple[Permutation, ...],
+    shares: tuple[int, ...],
+) -> Crossing | None:
+    """Return ``crossing`` of exchanges of whole groups of IPUs that are joined among themselves, None of others.
+
+    Those between members far from each other are such: all IPUs of a group send to one other group, each to its own place
+    there.
+    """
+    size = group_size(system)
+    each, rest = divmod(size, replicas.ipus_each)
+    if rest or each < 2 or replicas.count % each or replicas.folded or not any(shares):
+        return None
+    groups = np.arange(replicas.count // each)
+    moves: list[tuple[np.ndarray, np.ndarray]] = []
+    stays = misses = False
+    for permutation in permutations:
+        there = replicas.destinations(axes, permutation).reshape(-1, each)
+        firsts = there[:, 0]
+        sends = firsts >= 0
+        if (firsts[sends] % each).any():
+            return None
+        alike = np.where(sends[:, None], firsts[:, None] + np.arange(each), -1)
+        if not np.array_equal(there, alike):
+            return None
+        moving = sends & (firsts // each != groups)
+        stays |= bool((sends & ~moving).any())
+        misses |= not sends.all()
+        moves.append((groups[moving], firsts[moving] // each))
+    starts, ends = (np.concatenate(side) for side in zip(*moves, strict=True))
+    own = np.tile(np.pad(np.array(shares, np.int64), (0, replicas.ipus_each - len(shares))), each)
+    members = np.zeros((system.num_ipus // size, size), bool)
+    members[starts] = members[ends] = own > 0
+    unit = group_phase(system, starts, ends, own, members.reshape(-1))
     return None if unit is None else Crossing(unit, stays, misses)
 
 

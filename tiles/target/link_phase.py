@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiles.target.basis import Basis
+from tiles.target.group_routes import route_groups
 from tiles.target.routes import Loads, Routed, group_size, off_chip, repeats, route, route_matrix, table_hops
 from tiles.target.system import IPU, LinkTable, System
 from tiles.target.wiring import Grid
@@ -142,6 +143,22 @@ def periodic_phase(
     )
 
 
+def group_phase(
+    system: System, starts: np.ndarray, ends: np.ndarray, size_bytes: np.ndarray, members: np.ndarray
+) -> LinkPhase | None:
+    """Return the phase of flows between whole groups; None where one group does not stand for all.
+
+    Args:
+      system: the system.
+      starts: groups that send, as ``route_groups`` takes them.
+      ends: groups that receive.
+      size_bytes: what each IPU of a group sends, int64 ``[group]``.
+      members: the IPUs that take part, bool ``[num_ipus]``.
+    """
+    routed = route_groups(system, starts, ends, size_bytes)
+    return None if routed is None else _phase(system, routed, members)
+
+
 def _phase(system: System, routed: Routed, members: np.ndarray) -> LinkPhase:
     return _phase_of(system, routed.loads, routed.hops, routed.latency_seconds, members)
 
@@ -216,14 +233,25 @@ def _sync(system: System, members: bytes) -> Sync:
     first = ipus[np.unique(ipus // group_size(system), return_index=True)[1]]
     if not system.is_regular or first.size < 2:
         return Sync(cycles, hops, basis)
-    from_first = np.full(first.size - 1, first[0])
-    across = route(system, from_first, first[1:], np.ones(first.size - 1, np.int64))
+    across = _from_first(system, first)
     kinds = {int(system.table.kind[first]) for first, rows, _ in across.loads.pieces if rows.any()}
     used = [system.links[kind] for kind in sorted(kinds)]
     basis = Basis.weakest([basis, *(link.figure("latency_seconds").basis for link in used)])
     there = float(across.latency_seconds.max())
     together = None if math.isnan(there) else cycles + _cycles(2 * there * chip.clock_hz)
     return Sync(together, hops + int(across.hops.max()), basis)
+
+
+def _from_first(system: System, ipus: np.ndarray) -> Routed:
+    """Return what flows of a byte from the first of some IPUs, each of another group, to every other put on the links."""
+    size, others = group_size(system), len(ipus) - 1
+    places, groups = ipus % size, ipus // size
+    if (places == places[0]).all():
+        one = (np.arange(size) == places[0]).astype(np.int64)
+        routed = route_groups(system, np.full(others, groups[0]), groups[1:], one)
+        if routed is not None:
+            return routed
+    return route(system, np.full(others, ipus[0]), ipus[1:], np.ones(others, np.int64))
 
 
 def _sync_hops(system: System, ipus: np.ndarray) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,11 +59,16 @@ class Loads:
         """Return the bytes on the first rows of blocks of links, by the first row of each, as loads."""
         pieces: list[tuple[int, np.ndarray, int]] = []
         for first, rows in sorted(blocks.items()):
-            used = np.flatnonzero(rows.any(axis=1))
+            used = np.flatnonzero(rows[:, 0] | rows[:, 1])
             if used.size:
                 start, stop = int(used[0]), int(used[-1]) + 1
-                pieces.append((first + start, _small(rows[start:stop]), 1))
-        return Loads(links, tuple(pieces))
+                pieces.append((first + start, rows[start:stop], 1))
+        return Loads.of_pieces(links, pieces)
+
+    @staticmethod
+    def of_pieces(links: int, pieces: Sequence[tuple[int, np.ndarray, int]]) -> Loads:
+        """Return loads of pieces in order, their bytes in the smallest type that holds them."""
+        return Loads(links, tuple((first, _small(rows), times) for first, rows, times in pieces))
 
     def repeated(self, system: System, period: int, times: int) -> Loads | None:
         """Return the loads of as many periods of so many IPUs, of those of the first; None where that does not follow."""
@@ -318,7 +323,7 @@ class _Regular:
 
     def _climb(self, flows: np.ndarray, ipus: np.ndarray, kind: str, direction: int) -> None:
         """Put flows on the links between IPUs and the nodes of a kind that serve them: 0 up, 1 down."""
-        for name, wiring in _chain(self.system, kind):
+        for name, wiring in chain(self.system, kind):
             if not flows.size:
                 continue
             nodes = self._above(ipus, wiring.nodes)
@@ -363,7 +368,7 @@ def group_size(system: System) -> int:
     return 1
 
 
-def _chain(system: System, kind: str) -> list[tuple[str, Switch]]:
+def chain(system: System, kind: str) -> list[tuple[str, Switch]]:
     """Return the switches' wirings from IPUs up to a kind of node.
 
     Raises:

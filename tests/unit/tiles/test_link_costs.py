@@ -11,11 +11,13 @@ import pytest
 from tests.replicas import replicated, small_system, turned
 from tiles import Executable, Graph, compile_graph, find_system, gcl, popops
 from tiles.compiler import step_costs
-from tiles.graph import Permutation, Replicas, Shift, Site, Swap, folded
+from tiles.errors import InvalidGraph
+from tiles.graph import Pairs, Permutation, Replicas, Shift, Site, Swap, folded
 from tiles.graph.replicas import swap
 from tiles.plan import links
 from tiles.report import cost_analysis, profile
-from tiles.target import Basis, exchange_phase
+from tiles.target import Basis, exchange_phase, link_phase
+from tiles.target.routes import group_size, route
 
 
 def moved(graph: Graph, permutation: Shift | Swap, size: int) -> Graph:
@@ -157,9 +159,75 @@ def test_what_repeats_over_a_system_is_followed_once(
             if once is None:
                 continue
             found += 1
-            assert (once.stays, once.misses) == (all_flows.stays, all_flows.misses)
-            assert once.unit is not None and all_flows.unit is not None
-            one, other = (dataclasses.asdict(unit) for unit in (once.unit, all_flows.unit))
-            assert np.array_equal(once.unit.link_bytes, all_flows.unit.link_bytes)
-            assert {**one, "loads": None} == {**other, "loads": None}
+            assert_alike(once, all_flows)
     assert found
+
+
+def assert_alike(once: links.Crossing, all_flows: links.Crossing) -> None:
+    assert (once.stays, once.misses) == (all_flows.stays, all_flows.misses)
+    assert (once.unit is None) == (all_flows.unit is None)
+    if once.unit is not None and all_flows.unit is not None:
+        one, other = (dataclasses.asdict(unit) for unit in (once.unit, all_flows.unit))
+        assert np.array_equal(once.unit.link_bytes, all_flows.unit.link_bytes)
+        assert {**one, "loads": None} == {**other, "loads": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "ipus_each", "expected"),
+    [
+        ("pod64 x 8", (("d", 512),), 1, 6),
+        ("pod64 x 8", (("d", 448),), 1, 6),
+        ("pod64 x 8", (("d", 224),), 2, 6),
+        ("pod64 x 8", (("d", 8), ("m", 64)), 1, 7),
+        ("pod64 x 8", (("a", 4), ("b", 2), ("m", 64)), 1, 7),
+        ("pod256", (("d", 256),), 1, 6),
+        ("dss8440_pair", (("d", 32),), 1, 4),
+        ("c600_host x 4", (("d", 32),), 1, 6),
+        ("dss8440", (("d", 16),), 1, 0),
+    ],
+)
+def test_exchanges_of_whole_groups_are_followed_for_one_of_them(
+    name: str, axes: tuple[tuple[str, int], ...], ipus_each: int, expected: int
+) -> None:
+    """Beside every flow followed by itself."""
+    system, replicas = find_system(name), Replicas(axes, ipus_each=ipus_each)
+    shares = (1,) if ipus_each == 1 else (2, 1)
+    along = replicas.names[:1]
+    size = replicas.size(along)
+    group = math.prod(count for _, count in axes) // size
+    group = max(1, (16 if "dss" in name else 8 if "c600" in name else 64) // ipus_each // group)
+    ways: list[tuple[Permutation, ...]] = [
+        (swap(group, size),),
+        (swap(2 * group, size), Shift(0)),
+        (swap(group, size), swap(3 * group, size)),
+        (Shift(-1, group, size // group),),
+        (Shift(1, group, size // group), Shift(-1, group, size // group)),
+        (Pairs(tuple((i, i + group) for i in range(group))),),
+        (Shift(1),),
+        (Pairs(tuple((i, i + group) for i in range(group - 1))),),
+    ]
+    found = 0
+    for moves in ways:
+        try:
+            all_flows = links._followed(system, replicas, along, moves, shares)
+        except InvalidGraph:  # more groups than there are
+            continue
+        once = links._between_groups(system, replicas, along, moves, shares)
+        if once is not None:
+            found += 1
+            assert_alike(once, all_flows)
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", ["pod64 x 8", "pod256", "dss8440_pair", "c600_host x 4"])
+def test_a_sync_over_groups_goes_to_the_farthest_of_them(name: str) -> None:
+    """Beside every flow followed by itself: members in the same place of their groups, and in others."""
+    system = find_system(name)
+    size = group_size(system)
+    groups = system.num_ipus // size
+    for ipus in (np.arange(groups) * size + 3, np.arange(groups) * size + np.arange(groups) % size):
+        once = link_phase._from_first(system, ipus)
+        all_flows = route(system, np.full(groups - 1, ipus[0]), ipus[1:], np.ones(groups - 1, np.int64))
+        assert np.array_equal(once.link_bytes, all_flows.link_bytes)
+        assert once.hops.max() == all_flows.hops.max()
+        assert once.latency_seconds.max() == all_flows.latency_seconds.max()
