@@ -253,6 +253,21 @@ def test_cycles_of_the_units_are_the_published_formula():
     assert cycles.basis == Basis.DOCUMENTED
 
 
+def test_short_sliding_windows_go_by_ones_and_twos_over_neighbouring_taps():
+    """A window apart from the next by two takes two slots where one of strides 1 takes one; none are further apart, or spread."""
+
+    def cycles(stride, dilation):
+        codelet = Convolution(("float16", "float16"), "float32", "float32", "slic")
+        form = _form(1, 60, 4, 4, 4, stride, dilation)
+        return int(codelet.cycles(extents_of(form, ("float16",) * 2, ("float32",)), GC200).value[0])
+
+    slots_of_ten = [(15 + 5 - 1) * 2, (15 + 2 * 7 - 1) * 2]  # two passes, sums of float32
+    assert cycles(2, 1) - cycles(1, 1) == 6 * (slots_of_ten[1] - slots_of_ten[0])
+    for stride, dilation in ((3, 1), (1, 2)):
+        with pytest.raises(InvalidGraph, match="cannot convolve"):
+            cycles(stride, dilation)
+
+
 @pytest.mark.parametrize(("batch", "field"), [(1, 9), (2, 7), (7, 7), (5, 40), (3, 1)])
 def test_workers_share_positions_row_after_row(batch, field):
     """Against a list of every worker's positions: rows of batches lie one after the other, a run ends with its row."""

@@ -233,7 +233,7 @@ def _conv_shape(extents: Extents) -> ConvShape:
         )
     arrays = np.broadcast_arrays(*(np.asarray(extents.product(dims)) for dims in parts), reached)
     groups, rows, columns, *others = arrays
-    stride, dilation = (*roles.strides, 1)[-1], (*roles.dilations, 1)[-1]
+    stride, dilation = (1, *roles.strides)[-1], (1, *roles.dilations)[-1]
     return ConvShape(groups, Field(rows, columns), *others, stride=stride, dilation=dilation)
 
 
