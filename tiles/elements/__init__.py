@@ -4,6 +4,7 @@ from tiles.elements.cell import Access, Arrangement, CellFunction, contiguous
 from tiles.elements.compile import (
     compile_block_slice,
     compile_cell,
+    compile_dots,
     compile_elimination,
     compile_ends,
     compile_exchange,
@@ -21,6 +22,7 @@ from tiles.elements.compile import (
     compile_slice,
     compile_substitution,
     compile_updates,
+    compile_vertical,
 )
 from tiles.elements.cost import Cost, Formula, cost_of, formula_of
 from tiles.elements.isa import InstructionSet, named, of_target
@@ -42,6 +44,7 @@ __all__ = [
     "as_text",
     "compile_block_slice",
     "compile_cell",
+    "compile_dots",
     "compile_elimination",
     "compile_ends",
     "compile_exchange",
@@ -60,6 +63,7 @@ __all__ = [
     "compile_substitution",
     "compile_updates",
     "compile_variant",
+    "compile_vertical",
     "contiguous",
     "cost_of",
     "formula_of",

@@ -12,6 +12,7 @@ from tiles.elements.block_slice import BlockSlice
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.coalesce import coalesced
 from tiles.elements.cost import cost_of
+from tiles.elements.dots import STEPS_AHEAD, Dots, Vertical
 from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.elimination import Elimination, Exchange, Exchanged, Pivot, Substitution
 from tiles.elements.emitter import Emitter
@@ -37,6 +38,7 @@ _CROWDED = 12
 """Values without a register beyond which an iteration of fewer elements is better."""
 _APART = Arrangement((), ())
 """That of code whose accesses are never joined."""
+_SEPARATE = Arrangement((), (), separate=True)
 
 
 class Nest(Protocol):
@@ -153,6 +155,45 @@ def compile_field_runs(
     isa.row(product.mnemonic)
     nest = FieldRuns(Emitter(isa), product, height, reads_partials, weights_bits)
     return replace(_made(nest, isa, name), supervisor=nest.supervisor)
+
+
+def compile_dots(
+    target: Target | InstructionSet,
+    dtype: str,
+    jaxpr: Jaxpr | None = None,
+    sums: str = "float32",
+    name: str = "dot products",
+    *,
+    reads_partials: bool = False,
+) -> TileCode:
+    """Return the code of dot products; arguments as of ``Dots``.
+
+    Raises:
+      NoTileCode: sums that are no words, or a step without code.
+    """
+    isa = instructions_of(target)
+    nest = Dots(Emitter(isa), dtype, jaxpr, sums, reads_partials=reads_partials)
+    return _made(nest, isa, name, _SEPARATE)
+
+
+def compile_vertical(
+    target: Target | InstructionSet,
+    dtype: str,
+    width: int,
+    jaxpr: Jaxpr | None = None,
+    sums: str = "float32",
+    name: str = "products side by side",
+) -> TileCode:
+    """Return the code of sums of products that lie side by side; arguments as of ``Vertical``.
+
+    Raises:
+      NoTileCode: sums that are no words, or a step without code.
+    """
+    isa = instructions_of(target)
+    nest = Vertical(Emitter(isa), dtype, jaxpr, sums, width=width)
+    code = _made(nest, isa, name, _SEPARATE)
+    assert all(item.stages <= STEPS_AHEAD for item in walk(code.items) if isinstance(item, Repeat))
+    return code
 
 
 def compile_lookup(

@@ -25,6 +25,8 @@ INTERLEAVED = 1 << 20
 """From which number on elements count that are interleaved two by two: of another region of memory."""
 AMP_OUTPUTS = 16
 _PRODUCTS = {product.mnemonic: product for product in PRODUCTS.values()}
+_MULTIPLY_ADDS = {"f16v4cmac": ("f16", 2), "f32v2mac": ("f32", 1)}
+"""Products that two accumulators, which are read out together, take: of what kind, and how many each."""
 ACCUMULATOR_PAIRS = ((0, 2), (1, 3), (4, 6), (5, 7), (8, 10), (9, 11), (12, 14), (13, 15))
 """Accumulators in the order in which ``gina`` reads them out, two at a time."""
 
@@ -327,6 +329,14 @@ class Contexts:
             lanes = as_floats(self.get(i.ins[0]), i.mnemonic[:3]).astype(np.float32)
             new = old.copy()
             new[: len(lanes)] += lanes
+            self.accumulators = np.where(active, new, old)
+            return []
+        if i.mnemonic in _MULTIPLY_ADDS:
+            kind, each = _MULTIPLY_ADDS[i.mnemonic]
+            x, w = (as_floats(self.get(r), kind).astype(np.float64) for r in i.ins)
+            products = (x * w).reshape(2, each, -1).sum(axis=1)
+            new = old.copy()
+            new[[0, 2]] = (old[[0, 2]] + products).astype(np.float32)
             self.accumulators = np.where(active, new, old)
             return []
         if i.mnemonic != "f32v2gina":

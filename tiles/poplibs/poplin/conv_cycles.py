@@ -334,18 +334,20 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
 
 
-def conv_ways(method: str, accumulate: str, extents: Extents, target: Target) -> np.ndarray:
-    """Return every cell's method by its name, in cell order; "combined" where the units take several groups as one."""
+def conv_ways(
+    method: str, accumulate: str, extents: Extents, target: Target
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return every cell's method by its name, in cell order, and how many groups the units take as one."""
     costs = _conv_costs(method, accumulate, extents, target)
     names = np.array([cost.name for cost in costs])[np.atleast_1d(fastest(costs)).reshape(-1)]
     shape, dtype = conv_shape(extents), streamed_dtype(extents.operand_dtypes)
-    if int(np.max(shape.groups, initial=1)) > 1:
-        for cost in costs:
-            if cost.name in ROWS_AT_ONCE:
-                plain = _amp_panels(shape, dtype, accumulate, target, ROWS_AT_ONCE[cost.name]).value
-                is_plain = np.broadcast_to(np.asarray(plain == cost.cycles.value).reshape(-1), names.shape)
-                names = np.where((names == cost.name) & ~is_plain, "combined", names)
-    return names
+    combined = np.ones(names.shape, np.int64)
+    for name, height in ROWS_AT_ONCE.items():
+        if int(np.max(shape.groups, initial=1)) > 1 and (names == name).any():
+            values = _combined(shape, dtype, accumulate, target, height)[0]
+            factors = np.array((1, *_COMBINED))[np.argmin(np.stack(values), axis=0)].reshape(-1)
+            combined = np.where(names == name, factors, combined)
+    return names, combined
 
 
 @lru_cache(maxsize=512)
@@ -478,11 +480,17 @@ def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target, height: 
     Combined groups fill the units' channels with zeros between the groups' weights (PopLibs' convolution planner calls
     it ``combineConvGroups``); operands and result are rearranged for it, by the planner's rule for copies.
     """
+    values, basis = _combined(shape, dtype, accumulate, target, height)
+    return Cycles(np.minimum.reduce(values), basis, SOURCE)
+
+
+def _combined(
+    shape: ConvShape, dtype: str, accumulate: str, target: Target, height: int
+) -> tuple[Sequence[np.ndarray], Basis]:
+    """Return the cycles of groups as they are and, where there are several, of each of ``_COMBINED`` groups as one."""
     plain = _amp_panels(shape, dtype, accumulate, target, height)
-    if int(np.max(shape.groups, initial=1)) == 1:
-        return plain
     values = [np.asarray(plain.value)]
-    for factor in _COMBINED:
+    for factor in _COMBINED if int(np.max(shape.groups, initial=1)) > 1 else ():
         groups = -(-shape.groups // factor)
         combined = replace(shape, groups=groups, inputs=factor * shape.inputs, outputs=factor * shape.outputs)
         kernel = groups * combined.inputs * combined.outputs * shape.taps
@@ -491,7 +499,7 @@ def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target, height: 
         moved = -(-(kernel + ends) * 5 // 4)
         value = np.asarray(_amp_panels(combined, dtype, accumulate, target, height).value) + moved
         values.append(where((shape.groups >= factor) & (np.asarray(plain.value) < NEVER), value, NEVER))
-    return Cycles(np.minimum.reduce(np.broadcast_arrays(*values)), plain.basis, SOURCE)
+    return np.broadcast_arrays(*values), plain.basis
 
 
 def _amp2(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
