@@ -33,8 +33,9 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
 
 
 def assert_code_computes(executable: Executable, x: np.ndarray, w: np.ndarray, expected: np.ndarray) -> None:
-    """Check that every vertex has code, which in the ring says what the codelet means and else the numbers."""
-    assert coverage_of(executable).vertices_share == 1
+    """Check that what multiplies has code, which in the ring says what the codelet means and else the numbers."""
+    entries = [e for name, e in coverage_of(executable).codelets.items() if name.startswith("poplin::")]
+    assert entries and all(entry.by_code == entry.vertices for entry in entries)
     (found,), _ = make_engine(executable, "tile").run(x, w)
     np.testing.assert_array_equal(np.asarray(found), expected)
     rng = np.random.default_rng(7)
@@ -136,3 +137,40 @@ def test_groups_that_the_units_take_as_one(dtype, method, channels, tiles) -> No
     groups, inputs, outputs = channels
     lhs, rhs = (1, 6, 7, groups * inputs), (3, 3, inputs, groups * outputs)
     assert_code_computes(*convolved(method, dtype, lhs, rhs, groups, [(1, 1, 1)] * 2, tiles))
+
+
+@given(
+    st.sampled_from(["float32", "float16"]),
+    st.tuples(*(st.integers(1, most) for most in (2, 17, 18))),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 2)), min_size=2, max_size=2),
+    st.integers(1, 5),
+)
+@budget(PROGRAM)
+def test_convolutions_over_a_spread_array(dtype, channels, axes, tiles) -> None:
+    """As in the gradient of a strided one: of the taps that a result's phase meets, none in some."""
+    groups, inputs, outputs = channels
+    spreads, taps, padding = zip(*axes, strict=True)
+    assume(max(spreads) > 1)
+    lhs, rhs = (1, 4, 5, groups * inputs), (*taps, inputs, groups * outputs)
+    padding = [(p, p) for p in padding]
+    x, w = numbers(lhs, dtype, 0), numbers(rhs, dtype, 1)
+    windows = [
+        Window(n, t, 1, low, high, base=base)
+        for n, t, (low, high), base in zip(lhs[1:3], taps, padding, spreads, strict=True)
+    ]
+    assume(min(w.outputs for w in windows) > 0)
+    graph = Graph(target(tiles))
+    tensors = [graph.add_input(shape, dtype) for shape in (lhs, rhs)]
+    placed = poplin.convolution(graph, *tensors, AXES, windows, feature_groups=groups, method="amp")
+    graph.outputs = [placed.name]
+    expected = lax.conv_general_dilated(
+        x.astype("float32"),
+        w.astype("float32"),
+        (1, 1),
+        padding,
+        lhs_dilation=spreads,
+        dimension_numbers=FIELDS,
+        feature_group_count=groups,
+        precision=lax.Precision.HIGHEST,
+    )
+    assert_code_computes(compile_graph(graph), x, w, np.asarray(expected).astype(dtype))

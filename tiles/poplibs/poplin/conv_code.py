@@ -128,7 +128,7 @@ class _Units:
         )
         factors: list[int] = np.unique(combined[does]).tolist()
         for factor in factors:
-            kernel = _Taps(self.form, self.product, self.out_dtype, height, factor, later.formula)
+            kernel = Taps(self.form, self.product, self.out_dtype, height, factor, later.formula)
             own = does & (combined == factor) & kernel.reaches(extents)
             yield from kernel.parts(own, shape, first, later)
             sums = -(-shape.groups // factor) * -(-(factor * shape.outputs) // self.product.outputs)
@@ -172,7 +172,7 @@ def _off_units(
     return dots.parts(isa, does, RowExtents(n, rows, accesses, shape.taps // run - 1), name)
 
 
-def _pieces(rows: Any, columns: Any, formula: Formula) -> np.ndarray:
+def pieces_of(rows: Any, columns: Any, formula: Formula) -> np.ndarray:
     """Return into how many parts rows are cut, so that the busiest worker has least to do by a variant's closed form."""
     cuts = np.arange(1, MOST_PIECES + 1).reshape(-1, *[1] * np.ndim(rows))
     length = -(-np.asarray(columns) // cuts)
@@ -216,7 +216,7 @@ class _Windows(Products):
 
 
 @dataclass(frozen=True)
-class _Taps:
+class Taps:
     """Panels of taps over fields: a ``Kernel``.
 
     Attributes:
@@ -246,6 +246,11 @@ class _Taps:
         return self.product.partials
 
     @property
+    def results_each(self) -> int:
+        """Results of a position."""
+        return 1
+
+    @property
     def channels(self) -> int:
         """Channels that a panel takes of a row."""
         return self.product.inputs // self.height
@@ -266,7 +271,7 @@ class _Taps:
           first: the code of a panel that begins a sum.
           later: the code of a panel that adds to one.
         """
-        pieces = _pieces(shape.field.rows, shape.field.columns, self.formula)
+        pieces = pieces_of(shape.field.rows, shape.field.columns, self.formula)
         taps = -(-shape.first_taps // self.height) * (shape.taps // np.maximum(shape.first_taps, 1))
         outputs = -(-(self.combined * shape.outputs) // self.product.outputs)
         firsts = np.where(does, -(-shape.groups // self.combined) * outputs, 0)
@@ -306,7 +311,7 @@ class _Taps:
         row = g.dilations[0] * math.prod(g.reach[1:]) * self.position_bytes
         return run_strides(self.product, self.height, row, g.strides[-1] * self.position_bytes)
 
-    def _groups(self, sizes: Sequence[int]) -> tuple[int, int, int]:
+    def groups_of(self, sizes: Sequence[int]) -> tuple[int, int, int]:
         """Return groups, and groups of outputs and of inputs that units take at once; combined ones are one."""
         roles, factor = self.roles, self.combined
         groups, outputs, inputs = (extent_of(sizes, d) for d in (roles.groups, roles.outputs, roles.inputs))
@@ -318,7 +323,7 @@ class _Taps:
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """See ``Kernel``."""
         g, p = self.geometry(sizes), self.product
-        groups, output_groups, input_groups = self._groups(sizes)
+        groups, output_groups, input_groups = self.groups_of(sizes)
         x = held_fields(operands[0], self.form, sizes, g, 1)
         cells, is_ring = len(x), x.dtype.kind == "u"
         x = filled_up(x, 1, self.combined).reshape(cells, groups, -1, *x.shape[3:])
@@ -326,22 +331,23 @@ class _Taps:
         runs = self.runs(sizes)
         memory = {
             INPUTS: np.ascontiguousarray(np.moveaxis(x, 3, -1)),
-            WEIGHTS: self._panels(sizes, operands[1]),
+            WEIGHTS: self.panels(sizes, operands[1]),
             RUNS: np.ascontiguousarray(np.broadcast_to(runs, (cells, *runs.shape))),
         }
-        sums = (cells, groups, output_groups, g.batch * math.prod(g.field), p.outputs)
+        positions = g.batch * math.prod(g.field)
+        sums = (cells, groups, output_groups, self.results_each * positions, p.outputs)
         memory[SUMS] = np.zeros(sums, in_words(p.partials, is_ring))
         if self.out_dtype != p.partials:
             memory[CAST] = np.zeros(sums, in_words(self.out_dtype, is_ring))
         return memory, {"strides": self._strides(sizes)}
 
-    def _panels(self, sizes: Sequence[int], kernel: np.ndarray) -> np.ndarray:
+    def panels(self, sizes: Sequence[int], kernel: np.ndarray) -> np.ndarray:
         """Return panels ``[cells, groups, output groups, input groups, *taps, outputs, inputs]``, taps of rows by heights."""
         roles, g, p = self.roles, self.geometry(sizes), self.product
-        groups, output_groups, input_groups = self._groups(sizes)
+        groups, output_groups, input_groups = self.groups_of(sizes)
         w = in_order(kernel, self.form, 1, (*roles.groups, *roles.outputs, *roles.inputs, *roles.taps))
         outputs, inputs = (extent_of(sizes, d) for d in (roles.outputs, roles.inputs))
-        w = self._apart(w.reshape(len(w), -1, outputs, inputs, *g.taps))
+        w = self.apart(w.reshape(len(w), -1, outputs, inputs, *g.taps))
         for axis, multiple in ((2, p.outputs), (3, self.channels), (4, self.height)):
             w = filled_up(w, axis, multiple)
         heights = w.shape[4] // self.height
@@ -351,7 +357,7 @@ class _Taps:
         )
         return np.ascontiguousarray(w.transpose(0, 1, 2, 4, 6, 8, 3, 7, 5))
 
-    def _apart(self, w: np.ndarray) -> np.ndarray:
+    def apart(self, w: np.ndarray) -> np.ndarray:
         """Return weights ``[cells, groups, outputs, inputs, ...]`` of combined groups, zero from one group to another."""
         if self.combined == 1:
             return w
@@ -367,7 +373,7 @@ class _Taps:
         """Return where inputs and results of runs begin, in accesses, and their positions: uint16 ``[runs, 3]``, longest first."""
         g = self.geometry(sizes)
         rows, columns = g.batch * math.prod(g.field[:-1]), g.field[-1]
-        length = -(-columns // int(_pieces(rows, columns, self.formula)))
+        length = -(-columns // int(pieces_of(rows, columns, self.formula)))
         first = np.indices((g.batch, *g.field[:-1])).reshape(len(g.field), -1)
         at = first[0]
         for index, step, reach in zip(first[1:], g.strides, g.reach, strict=False):
@@ -383,7 +389,7 @@ class _Taps:
     def turns(self, is_first: bool, sizes: tuple[int, ...]) -> list[dict[str, Field]]:
         """Return the fields of every panel: of the first tap of the first groups of inputs, or of all later ones."""
         g, p = self.geometry(sizes), self.product
-        groups, output_groups, input_groups = self._groups(sizes)
+        groups, output_groups, input_groups = self.groups_of(sizes)
         block = g.batch * math.prod(g.reach) * self.position_bytes
         sums_block = g.batch * math.prod(g.field) * p.outputs * itemsize(p.partials)
         heights = -(-g.taps[0] // self.height)

@@ -339,9 +339,22 @@ def conv_ways(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return every cell's method by its name, in cell order, and how many groups the units take as one."""
     costs = _conv_costs(method, accumulate, extents, target)
+    return _ways(costs, conv_shape(extents), accumulate, extents, target)
+
+
+def spread_ways(
+    method: str, accumulate: str, shape: ConvShape, extents: Extents, target: Target
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same of convolutions over a spread array."""
+    costs = costs_of(method, _SPREAD_COSTS, shape, streamed_dtype(extents.operand_dtypes), accumulate, target)
+    return _ways(costs, shape, accumulate, extents, target)
+
+
+def _ways(
+    costs: Sequence[Method], shape: ConvShape, accumulate: str, extents: Extents, target: Target
+) -> tuple[np.ndarray, np.ndarray]:
     names = np.array([cost.name for cost in costs])[np.atleast_1d(fastest(costs)).reshape(-1)]
-    shape, dtype = conv_shape(extents), streamed_dtype(extents.operand_dtypes)
-    combined = np.ones(names.shape, np.int64)
+    dtype, combined = streamed_dtype(extents.operand_dtypes), np.ones(names.shape, np.int64)
     for name, height in ROWS_AT_ONCE.items():
         if int(np.max(shape.groups, initial=1)) > 1 and (names == name).any():
             values = _combined(shape, dtype, accumulate, target, height)[0]
