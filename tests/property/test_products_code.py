@@ -174,3 +174,24 @@ def test_convolutions_over_a_spread_array(dtype, channels, axes, tiles) -> None:
         precision=lax.Precision.HIGHEST,
     )
     assert_code_computes(compile_graph(graph), x, w, np.asarray(expected).astype(dtype))
+
+
+@given(
+    st.tuples(*(st.integers(1, most) for most in (9, 4, 4))),
+    st.tuples(st.integers(1, 3), st.integers(2, 9)),
+    st.tuples(st.integers(1, 2), st.integers(1, 13), st.integers(3, 20)),
+    st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(0, 2)),
+    st.integers(1, 2),
+    st.integers(1, 5),
+)
+@budget(PROGRAM)
+def test_short_sliding_windows(channels, taps, size, rows, stride, tiles) -> None:
+    """One, two or four channels of a group; taps of a row that fill no whole windows; an odd number of results in a row."""
+    groups, inputs, outputs = channels
+    images, *field = size
+    axes = [rows, (stride, 1, 1)]
+    reach = [(t - 1) * d + 1 - 2 * p for t, (_, d, p) in zip(taps, axes, strict=True)]
+    more = (0 if taps[0] == 1 else rows[0]), stride  # where taps do not slide, they are channels
+    assume(all(n >= r + m for n, r, m in zip(field, reach, more, strict=True)))
+    lhs, rhs = (images, *field, groups * inputs), (*taps, inputs, groups * outputs)
+    assert_code_computes(*convolved("slic", "float16", lhs, rhs, groups, axes, tiles))

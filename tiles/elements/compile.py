@@ -26,6 +26,7 @@ from tiles.elements.reductions import build_reduction
 from tiles.elements.reflection import Division, Reflection, Reflector
 from tiles.elements.rows import ElementwiseRows
 from tiles.elements.scan import Scan
+from tiles.elements.slic import SlidingRuns
 from tiles.elements.spill import TooLong, assigned, spills_in_loops
 from tiles.elements.tilecode import Item, Repeat, TileCode, walk
 from tiles.elements.updates import Updates
@@ -154,6 +155,24 @@ def compile_field_runs(
     product = product_of(dtype, partials)
     isa.row(product.mnemonic)
     nest = FieldRuns(Emitter(isa), product, height, reads_partials, weights_bits)
+    return replace(_made(nest, isa, name), supervisor=nest.supervisor)
+
+
+def compile_sliding_runs(
+    target: Target | InstructionSet,
+    stride: int,
+    name: str = "short sliding windows",
+    *,
+    reads_partials: bool = True,
+    weights_bits: int = 64,
+) -> TileCode:
+    """Return the code of short sliding windows over runs of inputs; see ``SlidingRuns``.
+
+    Raises:
+      NoTileCode: windows further apart than two inputs.
+    """
+    isa = instructions_of(target)
+    nest = SlidingRuns(Emitter(isa), stride, reads_partials, weights_bits)
     return replace(_made(nest, isa, name), supervisor=nest.supervisor)
 
 

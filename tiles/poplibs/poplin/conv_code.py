@@ -37,6 +37,7 @@ from tiles.poplibs.poplin.fields import Geometry, geometry_of, held_fields, wind
 from tiles.poplibs.poplin.methods import streamed_dtype
 from tiles.poplibs.poplin.outer_code import FieldOuter
 from tiles.poplibs.poplin.product_kernel import Counts, Products, cast_parts
+from tiles.poplibs.poplin.slic_code import slic_parts
 from tiles.poplibs.poplin.units_code import (
     CAST,
     INPUTS,
@@ -85,6 +86,9 @@ def conv_code(
                     found += units.expanded(does)
                 else:
                     found += units.taps(does, combined.reshape(points.shape), ROWS_AT_ONCE[way], extents)
+            elif way == "slic":
+                bits, form = weights_bits(target), extents.form
+                found += slic_parts(isa, bits, form, accumulate, out_dtype, shape, does, name)
             else:
                 found += _off_units(isa, way, accumulate, out_dtype, extents, does, name)
         except NoTileCode as error:
