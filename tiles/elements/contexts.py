@@ -401,6 +401,8 @@ class Contexts:
         base, delta = (self.get(r)[0].astype(np.int64) for r in address_registers)
         stride = self.get(i.ins[len(data) + 2])[0].view(np.int32) if len(i.ins) > len(data) + 2 else i.imms[0]
         address = base + delta + (0 if steps else stride * (bits // 8))
+        if bits > 8 * ACCESS_BYTES and (address[active] < (self.sim.interleaved or np.inf)).any():
+            raise TileFault(f"an access of {bits} bits outside interleaved memory")
         advanced = (
             []
             if not steps

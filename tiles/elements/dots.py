@@ -1,6 +1,6 @@
 """The loop nests of sums of products off the multiply units: dot products, and sums of vectors that lie side by side.
 
-Workers take results, or vectors of results, in turn. Where a row's operands begin is a pair of numbers in memory, in accesses.
+Workers take results, or vectors of results, in turn. Where a row's operands begin is a pair of words in memory.
 Halves and float32 are multiplied into the machine's accumulators, everything else element by element in registers.
 """
 
@@ -22,7 +22,7 @@ from tiles.numerics.dtypes import itemsize
 
 N, ROWS = symbol("n"), symbol("rows")
 PLACE_FIELDS = 2
-"""Numbers of 16 bits that say where a row's operands begin, in accesses of 8 bytes from the first ones."""
+"""Words that say where a row's operands begin, in bytes from the first ones."""
 WORD_BYTES = 4
 _MULTIPLY_ADD = {"float16": "f16v4cmac", "float32": "f32v2mac"}
 _CLEAR_STATUS, _CLEAR_ACCUMULATORS = 1, 8
@@ -72,7 +72,7 @@ class _Places:
         e = self.emitter
         left, right, out, places, rows = map(self.argument, ("in0", "in1", "out0", "places", "rows"))
         worker = emit_worker(e)
-        entry = e.main("add", places, e.main("mul", worker, imms=(2 * PLACE_FIELDS,)))
+        entry = e.main("add", places, e.main("mul", worker, imms=(WORD_BYTES * PLACE_FIELDS,)))
         target = e.main("add", out, e.main("mul", worker, imms=(out_bytes,)))
         if self.jaxpr is None:
             e.emit(
@@ -90,8 +90,8 @@ class _Places:
         found: list[Register] = []
         for start, step in zip(starts, (1, PLACE_FIELDS * (workers - 1) + 1), strict=True):
             number = e.fresh("M")
-            e.emit("ldz16step", (number, entry), (MZERO, entry), (step,), stream="places")
-            found.append(e.main("add", start, e.main("shl", number, imms=(3,))))
+            e.emit("ld32step", (number, entry), (MZERO, entry), (step,), stream="places")
+            found.append(e.main("add", start, number))
         return found
 
     def fold(self, total: Register, x: Value, w: Value) -> None:
@@ -188,8 +188,8 @@ class Dots(_Places):
             return items, e.op("f32add", ("A", 1), both.part(0), both.part(1))
 
 
-HALVES_AT_ONCE = (4, 8)
-"""Halves that lie side by side and are multiplied and added in one turn."""
+HALVES_AT_ONCE = (4, 8, 16)
+"""Halves that lie side by side and are multiplied and added in one row; four or eight go to accumulators together."""
 STEPS_AHEAD = 8
 """Words behind the last distance that a loop may read ahead of its iterations, and go by: memory has zeros there."""
 
@@ -199,7 +199,8 @@ class Vertical(_Places):
     """Builds the code of ``out[r, k] = sum over i of x[r + at[i], k] * w[i, k]`` for ``width`` elements side by side.
 
     Products of halves are halves, as PopLibs' vertex has them, and are added up in float32. Where the i-th element of a row
-    lies from its first one on is a word of ``at``, in bytes; ``STEPS_AHEAD`` zeros follow.
+    lies from its first one on is a word of ``at``, in bytes; ``STEPS_AHEAD`` zeros follow. Eight halves are loaded at once, from
+    interleaved memory.
 
     Args:
       width: elements side by side, one of ``HALVES_AT_ONCE``.
@@ -219,8 +220,9 @@ class Vertical(_Places):
         if self.jaxpr is not None:
             for k in range(self.width):
                 items += self._lane(k, pointers, steps, n, target)
+        turns = workers - 1 if self.jaxpr is None else workers
         with e.at(ROW):
-            e.emit("add", (target,), (target,), (WORD_BYTES * self.width * workers,))
+            e.emit("add", (target,), (target,), (WORD_BYTES * self.width * turns,))
         return worker_code(e, count, share(ROWS, workers), [*items, *e.empty(ROW)])
 
     def _lane(
@@ -244,28 +246,31 @@ class Vertical(_Places):
         return items
 
     def _halves(self, pointers: list[Register], steps: Register, n: Register, target: Register) -> list[Item]:
-        """Return the code of a row of halves, in accumulators."""
-        e, pairs = self.emitter, self.width // HALVES_AT_ONCE[0]
+        """Return the code of a row of halves, in accumulators; ``target`` is at the row's end afterwards."""
+        e, at_once = self.emitter, min(self.width, 8)
         start, weights = pointers
-        with e.at(ROW):
-            reading = e.main("or", steps, imms=(0,))
-            writing = e.main("or", target, imms=(0,))
-        with e.at(ELEMENT):
-            distance, products = e.fresh("M"), e.fresh("A", 2 * pairs)
-            e.emit("ld32step", (distance, reading), (MZERO, reading), (1,), stream="at")
-            for k in range(pairs):
-                x, w = e.fresh("A", 2), e.fresh("A", 2)
-                e.emit("ld64", (x,), (start, distance), (k,), stream="in0")
-                e.emit("ld64step", (w, weights), (MZERO, weights), (1,), stream="in1")
-                e.op("f16v4mul", products.part(2 * k, 2) if pairs > 1 else products, x, w)
-            e.emit(f"f16v{self.width}acc", (), (products,), effect="accumulators")
-        items = [*e.empty(ROW), self.loop(n, N)]
-        with e.at(ROW):
-            for _ in range(pairs):
-                odd, even = self.read_accumulators(), self.read_accumulators()
-                for lane in range(2):
-                    pair = e.fresh("A", 2)
-                    for k, both in enumerate((odd, even)):
-                        e.op("or", pair.part(k), both.part(lane), imms=(0,))
-                    e.emit("st64step", (writing,), (pair, MZERO, writing), (1,), stream="out0")
+        size, items = at_once * itemsize("float16"), list[Item]()
+        for block in range(self.width // at_once):
+            with e.at(ROW):
+                reading = e.main("or", steps, imms=(0,))
+                own = e.main("add", weights, imms=(block * size,))
+            with e.at(ELEMENT):
+                distance = e.fresh("M")
+                x, w = (e.fresh("A", size // WORD_BYTES) for _ in range(2))
+                e.emit("ld32step", (distance, reading), (MZERO, reading), (1,), stream="at")
+                e.emit(f"ld{8 * size}", (x,), (start, distance), (block,), stream="in0")
+                e.emit(f"ld{8 * size}step", (w, own), (MZERO, own), (self.width // at_once,), stream="in1")
+                for pair in range(
+                    0, x.width, 2
+                ):  # products take the place of what is multiplied: registers are few
+                    left, right = (r.part(pair, 2) if r.width > 2 else r for r in (x, w))
+                    e.op("f16v4mul", left, left, right)
+                e.emit(f"f16v{at_once}acc", (), (x,), effect="accumulators")
+            items += [*e.empty(ROW), self.loop(n, N)]
+            with e.at(ROW):
+                for _ in range(at_once // 4):
+                    odd, even = self.read_accumulators(), self.read_accumulators()
+                    for name in ("sort4x32lo", "sort4x32hi"):
+                        pair = e.op(name, ("A", 2), odd, even)
+                        e.emit("st64step", (target,), (pair, MZERO, target), (1,), stream="out0")
         return [*items, *e.empty(ROW)]

@@ -178,7 +178,7 @@ def test_dot_products_begin_where_memory_says(dtype) -> None:
     rng, each = np.random.default_rng(0), 8 // np.dtype(dtype).itemsize
     x, w = (drawn(rng, (TILES, count, 3 * each), dtype, False) for count in (5, 4))
     before = drawn(rng, (TILES, 5, 4), "float32", False)
-    places = np.stack(np.indices((5, 4)).reshape(2, -1) * 3, -1).astype(np.uint16)
+    places = np.stack(np.indices((5, 4)).reshape(2, -1) * 24, -1).astype(np.uint32)
     memory = {INPUTS: x, FURTHER: w, SUMS: before, RUNS: np.broadcast_to(places, (TILES, 20, 2))}
     code = compile_dots(MK2, dtype, reads_partials=True)
     tail = simulated(code, {"n": 3, "rows": 20, "places": RUNS}, memory)
@@ -186,17 +186,19 @@ def test_dot_products_begin_where_memory_says(dtype) -> None:
     np.testing.assert_array_equal(got, before + summed("trk,tck->trc", False, x, w))
 
 
-@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.parametrize("width", [4, 8, 16])
 def test_vectors_side_by_side_are_multiplied_and_added_up(width) -> None:
     rng, taps, rows = np.random.default_rng(0), 5, 7
     x = drawn(rng, (TILES, rows + taps - 1, width), "float16", False)
     w = drawn(rng, (TILES, taps, width), "float16", False)
-    places = np.stack([np.arange(rows) * width // 4, np.zeros(rows, int)], -1).astype(np.uint16)
+    places = np.stack([np.arange(rows) * width * 2, np.zeros(rows, int)], -1).astype(np.uint32)
     steps = np.append(np.arange(taps) * width * 2, np.zeros(8)).astype(np.uint32)
     at = RUNS + 512
-    memory = {INPUTS: x, FURTHER: w, RUNS: places[None].repeat(TILES, 0), at: steps[None].repeat(TILES, 0)}
+    own, weights = SUMS + 8192, SUMS + 16384  # all interleaved: eight halves are loaded at once
+    memory = {own: x, weights: w, RUNS: places[None].repeat(TILES, 0), at: steps[None].repeat(TILES, 0)}
     code = compile_vertical(MK2, "float16", width)
-    tail = simulated(code, {"n": taps, "rows": rows, "places": RUNS, "at": at}, memory)
+    arguments = {"n": taps, "rows": rows, "places": RUNS, "at": at, "in0": own, "in1": weights}
+    tail = simulated(code, arguments, memory)
     got = np.ascontiguousarray(tail[:, : rows * width * 4]).view(np.float32).reshape(TILES, rows, width)
     near = np.stack([x[:, t : t + rows] for t in range(taps)])
     np.testing.assert_array_equal(got, summed("trk,rtxk->txk", False, w, near))

@@ -158,22 +158,17 @@ def _off_units(
     if way == "outer":
         outer = FieldOuter(form, dtype, accumulate, out_dtype)
         return outer.parts(isa, does, shape.groups, shape.positions, shape.outputs, name)
-    reach = (shape.field.columns - 1) * shape.stride + (shape.tap_columns - 1) * shape.dilation + 1
-    held = shape.input_rows * reach
     if way == "vmac":
         vectors = FieldVectors(form, dtype, accumulate, out_dtype, vector_width(shape.groups, does))
         count = -(-shape.groups // vectors.width)
-        accesses = count * vectors.accesses * np.maximum(held, shape.taps)
-        return vectors.parts(isa, does, RowExtents(shape.taps, count * shape.positions, accesses), name)
+        return vectors.parts(isa, does, RowExtents(shape.taps, count * shape.positions), name)
     if way not in ("hmac", "scalar"):
         raise NoTileCode(f"convolutions by method {way}")
     dots = FieldDots(form, dtype, accumulate, out_dtype)
     run = shape.tap_columns if shape.dilation == 1 else 1
     n = run * -(-shape.inputs // dots.per_access)
     rows = shape.groups * shape.positions * shape.outputs
-    channels = shape.groups * -(-shape.inputs // dots.per_access)
-    accesses = channels * np.maximum(held, shape.outputs * run)
-    return dots.parts(isa, does, RowExtents(n, rows, accesses, shape.taps // run - 1), name)
+    return dots.parts(isa, does, RowExtents(n, rows, shape.taps // run - 1), name)
 
 
 def pieces_of(rows: Any, columns: Any, formula: Formula) -> np.ndarray:

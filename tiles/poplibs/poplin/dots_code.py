@@ -50,8 +50,6 @@ from tiles.poplibs.poplin.units_code import (
 from tiles.poplibs.popops.reduce import cast_accumulator
 
 PLACES, STEPS = "places", "at"
-MOST_ACCESSES = 1 << 16
-"""Of an operand, so that 16 bits say where a row begins."""
 
 
 @lru_cache(maxsize=64)
@@ -121,13 +119,11 @@ class RowExtents:
     Args:
       n: accesses that a row reads of an operand, or vectors side by side that are added up.
       rows: of results, or of vectors of them.
-      accesses: of the larger operand.
       later: runs that add to the first one's results.
     """
 
     n: Amount
     rows: Amount
-    accesses: Amount
     later: Amount = 0
 
 
@@ -189,7 +185,7 @@ class Places:
         """See ``Kernel``."""
         x, w = (np.ascontiguousarray(found) for found in self.in_place(sizes, operands))
         is_ring = x.dtype.kind == "u" and is_float(self.dtype)
-        places = self.places(sizes).T.astype(np.uint16)
+        places = self.places(sizes).T.astype(np.uint32) * np.uint32(ACCESS_BYTES)
         shape = (len(places), self.width) if self.width else (len(places),)
         same = {PLACES: places, SUMS: np.zeros(shape, in_words(self.sums_dtype, is_ring))}
         if self.width:
@@ -214,7 +210,6 @@ class Places:
           extents: of every cell.
           name: of the variants.
         """
-        does = does & (np.asarray(extents.accesses) < MOST_ACCESSES)
         for is_first, runs in ((True, 1), (False, extents.later)):
             count = np.where(does, runs, 0)
             if not is_first and not count.any():
@@ -234,7 +229,7 @@ class Places:
                 kernel=self,
                 compiled=compiled,
                 turn=partial(self.turns, is_first),
-                interleaved=(WEIGHTS,),
+                interleaved=(INPUTS, WEIGHTS) if self.width else (WEIGHTS,),
             )
         yield from cast_parts(isa, self, does, np.asarray(extents.rows) * (self.width or 1), name)
 

@@ -107,13 +107,11 @@ def _off_units(
     if way == "vmac":
         kernel = MatrixVectors(form, dtype, accumulate, out_dtype, vector_width(shape.groups, does))
         vectors = -(-shape.groups // kernel.width)
-        accesses = vectors * shape.inputs * kernel.accesses
-        return kernel.parts(isa, does, RowExtents(shape.inputs, vectors, accesses), name)
+        return kernel.parts(isa, does, RowExtents(shape.inputs, vectors), name)
     kernel = MatrixDots(form, dtype, accumulate, out_dtype)
     n = -(-shape.inputs // kernel.per_access)
     rows = shape.groups * shape.positions * shape.outputs
-    accesses = shape.groups * np.maximum(shape.positions, shape.outputs) * n
-    return kernel.parts(isa, does, RowExtents(n, rows, accesses), name)
+    return kernel.parts(isa, does, RowExtents(n, rows), name)
 
 
 @dataclass(frozen=True)

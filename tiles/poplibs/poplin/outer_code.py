@@ -47,7 +47,7 @@ def _cell(dtype: str, accumulate: str, out_dtype: str) -> CellFunction:
     dtypes = (dtype, dtype), (out_dtype,)
     jaxpr = make_jaxpr(multiply)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in dtypes[0]))
     column, row = Access(ROW, itemsize(dtype)), Access(every_row=False)
-    return CellFunction(jaxpr, dtypes, Arrangement((column, row), (Access(),), has_rows=True))
+    return CellFunction(jaxpr, dtypes, Arrangement((column, row), (Access(),), separate=True, has_rows=True))
 
 
 @lru_cache(maxsize=64)
@@ -163,6 +163,7 @@ class Outer:
             kernel=self,
             compiled=compiled_cast,
             turn=partial(self.turns, isa["worker_contexts"]),
+            interleaved=(RESULTS,),
         )
 
 
