@@ -30,6 +30,7 @@ from tiles.graph import (
     identity_map,
     whole,
 )
+from tiles.graph.cycles import code_cycles
 from tiles.plan import Operand, Question, draft
 from tiles.plan.transpose_cycles import transpose_cycles
 from tiles.poplibs.forms import dot_form
@@ -460,8 +461,16 @@ def test_the_units_compute_narrow_groups_of_floats_as_one():
     assert two == pair + (2 * 2 * 3 + 2 * 12 * 2) * 5 // 4
 
 
-def test_dtypes_without_assembly_are_assumed():
-    assert _cycles("int32", "int32").basis == Basis.ASSUMED
+def test_dtypes_without_assembly_are_their_code_or_assumed():
+    form = _form(1, 12, 3, 5, 4, 2, 1, 2)
+    extents, codelet = (
+        extents_of(form, ("int32",) * 2, ("int32",)),
+        Convolution(("int32",) * 2, "int32", "int32"),
+    )
+    integers = codelet.cycles(extents, GC200)
+    assert integers.basis == Basis.DERIVED
+    assert integers.value[0] == code_cycles(codelet.tile_code(extents, GC200)).value[0]
+    assert _cycles("int64", "int64").basis == Basis.ASSUMED
     assert _cycles("bfloat16", "float32").basis == Basis.ASSUMED
     with pytest.raises(InvalidGraph, match="cannot convolve int32"):
         _cycles("int32", "int32", "amp")

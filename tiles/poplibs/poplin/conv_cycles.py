@@ -25,6 +25,7 @@ from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.numerics.shared import Amount, hold
 from tiles.plan.transpose_cycles import repeat_cycles, transpose_cycles
+from tiles.poplibs.poplin.dots_variants import integer_cycles, of_access
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
 from tiles.poplibs.poplin.methods import (
     AUTO,
@@ -728,9 +729,14 @@ def _vmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
 
 
 def _scalar(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """One multiply-add after another (ASSUMED): two loads, multiply, add, loop; 64-bit types emulated."""
-    each = 5 if itemsize(accumulate) <= 4 else 120 if is_float(accumulate) else 45
+    """One multiply-add after another: of integers by their code, else two loads, multiply, add, loop; 64-bit types emulated (ASSUMED)."""
+    run = shape.tap_columns if shape.dilation == 1 else 1  # taps of a row lie together
     results = shape.groups * shape.positions * shape.outputs
+    inputs, later = run * -(-shape.inputs // of_access(dtype)) * of_access(dtype), shape.taps // run - 1
+    by_code = integer_cycles(dtype, accumulate, inputs, results, later, target)
+    if by_code is not None and shape.phases == 1:
+        return by_code
+    each = 5 if itemsize(accumulate) <= 4 else 120 if is_float(accumulate) else 45
     slots = 26 + _share(results, target) * (12 * shape.phases + each * shape.inputs * shape.taps)
     value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
     return Cycles(value, Basis.ASSUMED, SOURCE)

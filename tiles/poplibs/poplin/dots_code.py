@@ -8,32 +8,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import product as pairs
 
-import jax
 import numpy as np
 
-from tiles._jax_compat import make_jaxpr
 from tiles.elements import (
-    Arrangement,
-    CellFunction,
     InstructionSet,
-    TileCode,
-    Variant,
-    compile_dots,
-    compile_vertical,
 )
 from tiles.elements.cell import ACCESS_BYTES
 from tiles.elements.dots import HALVES_AT_ONCE, STEPS_AHEAD
-from tiles.elements.kept_variants import kept_variant
-from tiles.elements.variants import UNNAMED, NoVariant, existing
+from tiles.elements.variants import existing
 from tiles.errors import NoTileCode
 from tiles.graph import OpForm, VertexCode
 from tiles.graph.cycles import CodeMemory, Field
-from tiles.numerics.dtypes import is_float, itemsize, to_jax
+from tiles.numerics.dtypes import is_float, itemsize
 from tiles.numerics.shared import Amount
 from tiles.poplibs.poplin.conv_cycles import conv_roles
+from tiles.poplibs.poplin.dots_variants import (
+    compiled_dots,
+    compiled_vertical,
+    dots_variant,
+    step_cell,
+    vertical_variant,
+)
 from tiles.poplibs.poplin.fields import Geometry, geometry_of, held_fields
 from tiles.poplibs.poplin.matmul_cycles import roles_of
 from tiles.poplibs.poplin.product_kernel import cast_parts
@@ -47,51 +45,8 @@ from tiles.poplibs.poplin.units_code import (
     in_order,
     in_words,
 )
-from tiles.poplibs.popops.reduce import cast_accumulator
 
 PLACES, STEPS = "places", "at"
-
-
-@lru_cache(maxsize=64)
-def step_cell(dtype: str, sums: str) -> CellFunction:
-    """Return one step of a sum of products: of the sum and of an element of each operand."""
-
-    def step(total: jax.Array, x: jax.Array, w: jax.Array) -> tuple[jax.Array, ...]:
-        return (total + cast_accumulator(x, sums) * cast_accumulator(w, sums),)
-
-    dtypes = (sums, dtype, dtype)
-    jaxpr = make_jaxpr(step)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in dtypes))
-    return CellFunction(jaxpr, (dtypes, (sums,)), Arrangement((), ()))
-
-
-def _compiled_dots(reads_partials: bool, cell: CellFunction, isa: InstructionSet) -> TileCode:
-    sums, dtype, _ = cell.dtypes[0]
-    return compile_dots(isa, dtype, cell.jaxpr, sums, UNNAMED, reads_partials=reads_partials)
-
-
-def _compiled_vertical(width: int, cell: CellFunction, isa: InstructionSet) -> TileCode:
-    sums, dtype, _ = cell.dtypes[0]
-    return compile_vertical(isa, dtype, width, cell.jaxpr, sums, UNNAMED)
-
-
-@lru_cache(maxsize=64)
-def _dots_variant(isa: InstructionSet, dtype: str, sums: str, reads_partials: bool) -> Variant | NoVariant:
-    def make() -> Variant:
-        if not is_float(dtype):
-            return Variant.of(_compiled_dots(reads_partials, step_cell(dtype, sums), isa), isa)
-        code = compile_dots(isa, dtype, None, sums, UNNAMED, reads_partials=reads_partials)
-        return Variant.of(code, isa)
-
-    return kept_variant(("dots", dtype, sums, reads_partials), isa, make)
-
-
-@lru_cache(maxsize=16)
-def _vertical_variant(isa: InstructionSet, dtype: str, width: int) -> Variant | NoVariant:
-    return kept_variant(
-        ("products side by side", dtype, width),
-        isa,
-        lambda: Variant.of(compile_vertical(isa, dtype, width, name=UNNAMED), isa),
-    )
 
 
 def same_dtype(dtypes: Sequence[str]) -> str:
@@ -215,11 +170,11 @@ class Places:
             if not is_first and not count.any():
                 continue
             if self.width:
-                variant = _vertical_variant(isa, self.dtype, self.width)
-                compiled = partial(_compiled_vertical, self.width)
+                variant = vertical_variant(isa, self.dtype, self.width)
+                compiled = partial(compiled_vertical, self.width)
             else:
-                variant = _dots_variant(isa, self.dtype, self.sums_dtype, not is_first)
-                compiled = partial(_compiled_dots, not is_first)
+                variant = dots_variant(isa, self.dtype, self.sums_dtype, not is_first)
+                compiled = partial(compiled_dots, not is_first)
             yield VertexCode(
                 existing(variant).named(name),
                 extents.n,
