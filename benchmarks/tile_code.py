@@ -154,28 +154,40 @@ FIELD_COLUMNS = 24
 
 @dataclass(frozen=True)
 class VertexRow(Row):
-    """Whole vertices on the multiply units, weights loaded: ``n`` positions of 64 channels into 64; taps of a field of rows of 24."""
+    """Whole vertices of contractions: ``n`` positions of 64 channels into 64; taps of a field of rows of 24.
+
+    Attributes:
+      taps: along each of two dimensions of a kernel.
+      channels: inputs, outputs and groups.
+      method: by which the vertex computes.
+      stride: from a window of a row to the next one.
+    """
 
     target: ClassVar[Target] = Target.named("gc200")
     taps: int = 1
+    channels: tuple[int, int, int] = (CHANNELS, CHANNELS, 1)
+    method: str = "amp"
+    stride: int = 1
 
     def codelet(self) -> Codelet:
         """Return the operation."""
         first, second, partials = self.dtypes
         kind = poplin.MatMul if self.taps == 1 else poplin.Convolution
-        return kind((first, second), partials, partials, "amp")
+        return kind((first, second), partials, partials, self.method)
 
     def extents(self, n: int) -> Extents:
         """Return one cell's extents."""
+        inputs, outputs, groups = self.channels
         if self.taps == 1:
-            form = dot_form((n, CHANNELS), (CHANNELS, CHANNELS), (), (), (1,), (0,))
+            form = dot_form((n, inputs), (inputs, outputs), (), (), (1,), (0,))
         else:
             rows = n // FIELD_COLUMNS
-            sizes = (rows, FIELD_COLUMNS, CHANNELS, self.taps, self.taps, CHANNELS)
-            kinds = (PARALLEL,) * 3 + (WINDOW,) * 2 + (REDUCTION,)
+            sizes = (rows, FIELD_COLUMNS, groups, outputs, self.taps, self.taps, inputs)
+            kinds = (PARALLEL,) * 4 + (WINDOW,) * 2 + (REDUCTION,)
             dims = [Dim(f"d{d}", size, kinds[d]) for d, size in enumerate(sizes)]
-            field = [Affine(((d, 1), (d + 3, 1))) for d in range(2)]
-            left, right, out = ([*field, along(5)], map(along, (3, 4, 2, 5)), map(along, (0, 1, 2)))
+            field = [Affine(((0, 1), (4, 1))), Affine(((1, self.stride), (5, 1)))]
+            left, right = [*field, along(2), along(6)], map(along, (4, 5, 2, 3, 6))
+            out = map(along, (0, 1, 2, 3))
             form = OpForm(
                 tuple(dims), (IndexMap(tuple(left)), IndexMap(tuple(right))), (IndexMap(tuple(out)),)
             )
@@ -259,6 +271,28 @@ def rows() -> Iterator[Row]:
     for taps, name in ((1, "1x1 vertex"), (3, "nx1 vertex, 3x3")):
         for dtype, partials in ((HALF, HALF), (HALF, FLOAT), (FLOAT, FLOAT)):
             yield VertexRow(name, (dtype, dtype, partials), lax.add, 0, 1, 0, taps=taps)
+    yield from others_vertices()
+
+
+def others_vertices() -> Iterator[Row]:
+    """Yield rows of vertices off the multiply units' matrices: dot products, side by side, outer products, sliding windows."""
+
+    def row(name: str, dtypes: tuple[str, ...], method: str, *channels: int, **given: int) -> Row:
+        inputs, outputs, groups = channels
+        return VertexRow(
+            name, dtypes, lax.add, 0, 1, 0, channels=(inputs, outputs, groups), method=method, **given
+        )
+
+    for dtype in (HALF, FLOAT):
+        yield row("dot products", (dtype, dtype, FLOAT), "hmac", CHANNELS, 4, 1)
+        yield row("dot products, 3x3", (dtype, dtype, FLOAT), "hmac", 4, 4, 1, taps=3)
+        yield row("outer product", (dtype, dtype, dtype), "outer", 1, CHANNELS, 1)
+    for groups in (4, 8, 16):
+        name = f"side by side, 3x3, {groups}"
+        yield row(name, (HALF, HALF, FLOAT), "vmac", 1, 1, groups, taps=3)
+    for stride in (1, 2):
+        name = f"sliding windows, 3x3, by {stride}"
+        yield row(name, (HALF, HALF, FLOAT), "slic", 4, 4, 1, taps=3, stride=stride)
 
 
 REASONS = {
@@ -277,6 +311,9 @@ REASONS = {
     "h": "the estimate is of a routine that finds a quotient bit by bit; ours divides floats twice and makes good what is left over",
     "i": "our targets state 16 units for halves that are added in float32, and the estimate follows them; the instruction set, and "
     "PopLibs' assembly for these, has 8",
+    "j": "the estimate has a dot product for every tap; ours adds up all taps of a row, which lie together",
+    "k": "the estimate is of an address for every row; ours takes that of each tap from memory, and puts accumulators in order",
+    "l": "the estimate's pointers go on from row to row; ours are set anew for each, which takes a dozen slots",
 }
 """Why code and figure differ."""
 _WHY = {
@@ -295,13 +332,16 @@ _WHY_OF = {
     **{(name, dtype): "h" for name in ("divide", "remainder") for dtype in (INT, "uint32")},
     **{(name, INT): "b" for name in ("max", "min", "less", "equal", "greater or equal")},
 }
+_WHY_OF_METHODS = {("hmac", 3): "j", ("vmac", 3): "k", ("outer", 1): "l"}
 _CLOSE = 1.1
 
 
 def reason(row: Row, ratio: float) -> str:
     """Return why a row differs by more than a tenth, by its letters in ``REASONS``; "" where it does not, or has assembly."""
-    if isinstance(row, VertexRow) and row.dtypes == (HALF, HALF, FLOAT):
-        return "i"
+    if isinstance(row, VertexRow):
+        is_wide = row.dtypes == (HALF, HALF, FLOAT)
+        letter = "i" if row.method == "amp" and is_wide else _WHY_OF_METHODS.get((row.method, row.taps), "")
+        return "" if 1 / _CLOSE <= ratio <= _CLOSE else letter
     if row.by_hand or row.chooses or 1 / _CLOSE <= ratio <= _CLOSE:
         return ""
     return _WHY_OF.get((row.name, row.dtypes[0])) or _WHY[row.name]

@@ -4,6 +4,7 @@ from tiles.elements.cell import Access, Arrangement, CellFunction, contiguous
 from tiles.elements.compile import (
     compile_block_slice,
     compile_cell,
+    compile_dots,
     compile_elimination,
     compile_ends,
     compile_exchange,
@@ -19,8 +20,10 @@ from tiles.elements.compile import (
     compile_reflection,
     compile_scan,
     compile_slice,
+    compile_sliding_runs,
     compile_substitution,
     compile_updates,
+    compile_vertical,
 )
 from tiles.elements.cost import Cost, Formula, cost_of, formula_of
 from tiles.elements.isa import InstructionSet, named, of_target
@@ -42,6 +45,7 @@ __all__ = [
     "as_text",
     "compile_block_slice",
     "compile_cell",
+    "compile_dots",
     "compile_elimination",
     "compile_ends",
     "compile_exchange",
@@ -57,9 +61,11 @@ __all__ = [
     "compile_reflection",
     "compile_scan",
     "compile_slice",
+    "compile_sliding_runs",
     "compile_substitution",
     "compile_updates",
     "compile_variant",
+    "compile_vertical",
     "contiguous",
     "cost_of",
     "formula_of",

@@ -95,14 +95,12 @@ class HalfSum(Accumulator):
 
     def columns(self) -> tuple[str, Pieces]:
         """Emit the reading of four accumulators, first and third, second and fourth, and put them in order."""
-        odd, even = self._read()
-        out: list[Register] = []
-        for lanes in ((odd.part(0), even.part(0)), (odd.part(1), even.part(1))):
-            pair = self.e.fresh("A", 2)
-            for k, lane in enumerate(lanes):
-                self.e.op("or", pair.part(k), lane, imms=(0,))
-            out.append(pair)
-        return "f32", tuple(out)
+        return "f32", self.in_order(*self._read())
+
+    def in_order(self, odd: Register, even: Register) -> Pieces:
+        """Emit first and third, second and fourth accumulators in order."""
+        names = "sort4x32lo", "sort4x32hi"
+        return tuple(self.e.op(name, ("A", 2), odd, even) for name in names)
 
     def _read(self) -> list[Register]:
         """Emit the reading of four accumulators by twos, which leaves zeros in them."""

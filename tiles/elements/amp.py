@@ -87,6 +87,8 @@ PRODUCTS = {
     )
 }
 """By dtypes of inputs and partials. Source: configs/isa."""
+SLIDING = Product("f16v4sisoslic", "float16", "float32", 16, 4, 1)
+"""Windows of four inputs of four channels each, of four outputs; see ``slic``."""
 
 _FIELD_BITS = 10
 _FIELDS = 3

@@ -12,6 +12,7 @@ from tiles.elements.block_slice import BlockSlice
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.coalesce import coalesced
 from tiles.elements.cost import cost_of
+from tiles.elements.dots import STEPS_AHEAD, Dots, Vertical
 from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.elimination import Elimination, Exchange, Exchanged, Pivot, Substitution
 from tiles.elements.emitter import Emitter
@@ -25,6 +26,7 @@ from tiles.elements.reductions import build_reduction
 from tiles.elements.reflection import Division, Reflection, Reflector
 from tiles.elements.rows import ElementwiseRows
 from tiles.elements.scan import Scan
+from tiles.elements.slic import SlidingRuns
 from tiles.elements.spill import TooLong, assigned, spills_in_loops
 from tiles.elements.tilecode import Item, Repeat, TileCode, walk
 from tiles.elements.updates import Updates
@@ -37,6 +39,7 @@ _CROWDED = 12
 """Values without a register beyond which an iteration of fewer elements is better."""
 _APART = Arrangement((), ())
 """That of code whose accesses are never joined."""
+_SEPARATE = Arrangement((), (), separate=True)
 
 
 class Nest(Protocol):
@@ -153,6 +156,63 @@ def compile_field_runs(
     isa.row(product.mnemonic)
     nest = FieldRuns(Emitter(isa), product, height, reads_partials, weights_bits)
     return replace(_made(nest, isa, name), supervisor=nest.supervisor)
+
+
+def compile_sliding_runs(
+    target: Target | InstructionSet,
+    stride: int,
+    name: str = "short sliding windows",
+    *,
+    reads_partials: bool = True,
+    weights_bits: int = 64,
+) -> TileCode:
+    """Return the code of short sliding windows over runs of inputs; see ``SlidingRuns``.
+
+    Raises:
+      NoTileCode: windows further apart than two inputs.
+    """
+    isa = instructions_of(target)
+    nest = SlidingRuns(Emitter(isa), stride, reads_partials, weights_bits)
+    return replace(_made(nest, isa, name), supervisor=nest.supervisor)
+
+
+def compile_dots(
+    target: Target | InstructionSet,
+    dtype: str,
+    jaxpr: Jaxpr | None = None,
+    sums: str = "float32",
+    name: str = "dot products",
+    *,
+    reads_partials: bool = False,
+) -> TileCode:
+    """Return the code of dot products; arguments as of ``Dots``.
+
+    Raises:
+      NoTileCode: sums that are no words, or a step without code.
+    """
+    isa = instructions_of(target)
+    nest = Dots(Emitter(isa), dtype, jaxpr, sums, reads_partials=reads_partials)
+    return _made(nest, isa, name, _SEPARATE)
+
+
+def compile_vertical(
+    target: Target | InstructionSet,
+    dtype: str,
+    width: int,
+    jaxpr: Jaxpr | None = None,
+    sums: str = "float32",
+    name: str = "products side by side",
+) -> TileCode:
+    """Return the code of sums of products that lie side by side; arguments as of ``Vertical``.
+
+    Raises:
+      NoTileCode: sums that are no words, or a step without code.
+    """
+    isa = instructions_of(target)
+    nest = Vertical(Emitter(isa), dtype, jaxpr, sums, width=width)
+    code = _made(nest, isa, name, _SEPARATE)
+    assert all(item.stages <= STEPS_AHEAD for item in walk(code.items) if isinstance(item, Repeat))
+    return code
 
 
 def compile_lookup(

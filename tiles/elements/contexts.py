@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tiles.elements.amp import PRODUCTS
+from tiles.elements.amp import PRODUCTS, SLIDING
 from tiles.elements.cell import ACCESS_BYTES
 from tiles.elements.cost import block_slots
 from tiles.elements.isa import InstructionSet
@@ -24,7 +24,9 @@ ELEMENT_BYTES = 1 << 14
 INTERLEAVED = 1 << 20
 """From which number on elements count that are interleaved two by two: of another region of memory."""
 AMP_OUTPUTS = 16
-_PRODUCTS = {product.mnemonic: product for product in PRODUCTS.values()}
+_PRODUCTS = {product.mnemonic: product for product in (*PRODUCTS.values(), SLIDING)}
+_MULTIPLY_ADDS = {"f16v4cmac": ("f16", 2), "f32v2mac": ("f32", 1)}
+"""Products that two accumulators, which are read out together, take: of what kind, and how many each."""
 ACCUMULATOR_PAIRS = ((0, 2), (1, 3), (4, 6), (5, 7), (8, 10), (9, 11), (12, 14), (13, 15))
 """Accumulators in the order in which ``gina`` reads them out, two at a time."""
 
@@ -134,6 +136,7 @@ class Contexts:
         self.next_partials = np.zeros((AMP_OUTPUTS, self.count), tiles.number)
         self.last_results = np.zeros((AMP_OUTPUTS, self.count), tiles.number)
         self.are_clear = True
+        self.windows = np.zeros((4, 2, self.count), tiles.number)
         self.slots = np.zeros(self.count, np.int64)
         self.everyone = np.ones(self.count, bool)
         self.files["M"][15] = 0
@@ -310,6 +313,8 @@ class Contexts:
             return self._accumulate(i, active)
         if i.effect == "amp":
             return self._multiply(i, active)
+        if i.effect == "slic":
+            return self._slide(i, active)
         if i.mnemonic == "tapack":
             return [tapacked(*(self.get(r)[0].astype(np.int64) for r in i.ins))]
         return self.sim.semantics.function(i.mnemonic, i.modifier)([self.get(r) for r in i.ins], i.imms)
@@ -327,6 +332,14 @@ class Contexts:
             lanes = as_floats(self.get(i.ins[0]), i.mnemonic[:3]).astype(np.float32)
             new = old.copy()
             new[: len(lanes)] += lanes
+            self.accumulators = np.where(active, new, old)
+            return []
+        if i.mnemonic in _MULTIPLY_ADDS:
+            kind, each = _MULTIPLY_ADDS[i.mnemonic]
+            x, w = (as_floats(self.get(r), kind).astype(np.float64) for r in i.ins)
+            products = (x * w).reshape(2, each, -1).sum(axis=1)
+            new = old.copy()
+            new[[0, 2]] = (old[[0, 2]] + products).astype(np.float32)
             self.accumulators = np.where(active, new, old)
             return []
         if i.mnemonic != "f32v2gina":
@@ -361,6 +374,23 @@ class Contexts:
         self.accumulators[:outputs] = np.where(active, sums, self.accumulators[:outputs])
         return [self.sim.words_of(np.ascontiguousarray(results.T), product.partials).T]
 
+    def _slide(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
+        """Run an issue of short sliding windows: an input for all four that are under way, partials in, results out.
+
+        A window is at its first tap in the issue that takes its partials. The immediate says which two outputs.
+        """
+        x, partials = (
+            self.sim.numbers(np.ascontiguousarray(self.get(r).T), dtype).T
+            for r, dtype in zip(i.ins, (SLIDING.dtype, SLIDING.partials), strict=True)
+        )
+        outputs = slice(2 * i.imms[0], 2 * i.imms[0] + 2)
+        weights = self.sim.weights[self.tile, outputs, : SLIDING.inputs].reshape(self.count, 2, 4, -1)
+        results = self.windows[-1].copy()
+        begun = np.concatenate([partials[None], self.windows[:-1]])
+        new = begun + np.einsum("cotk,kc->toc", weights, x)
+        self.windows = np.where(active, new, self.windows)
+        return [self.sim.words_of(np.ascontiguousarray(results.T), SLIDING.partials).T]
+
     def _access(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
         """Run a load or store of one address: base + delta + offset, or base + delta and then advance."""
         row = self.sim.isa.row(i.mnemonic)
@@ -371,6 +401,8 @@ class Contexts:
         base, delta = (self.get(r)[0].astype(np.int64) for r in address_registers)
         stride = self.get(i.ins[len(data) + 2])[0].view(np.int32) if len(i.ins) > len(data) + 2 else i.imms[0]
         address = base + delta + (0 if steps else stride * (bits // 8))
+        if bits > 8 * ACCESS_BYTES and (address[active] < (self.sim.interleaved or np.inf)).any():
+            raise TileFault(f"an access of {bits} bits outside interleaved memory")
         advanced = (
             []
             if not steps

@@ -85,12 +85,13 @@ class _Packer:
         pointers = [r for r in joined.outs if r in joined.ins]
         values = tuple(r for r in joined.outs if r not in pointers)
         data = tuple(r for r in joined.ins if r.file == "A")
-        pair, stride = self.fresh(2), self.fresh(1)
+        pair, (fields, code) = self.fresh(2), _strides(joined.imms)
+        stride = self.fresh(1) if fields else MZERO
         slots = [*pointers[:loads], *[MZERO] * (2 - loads), *pointers[loads:]]
         slots += [MZERO] * (3 - len(slots))
         before.append(Bundle(Instruction("tapack", MAIN, (pair,), tuple(slots))))
-        fields, code = _strides(joined.imms)
-        before.append(Bundle(Instruction("setzi", MAIN, (stride,), (), (fields,))))
+        if fields:
+            before.append(Bundle(Instruction("setzi", MAIN, (stride,), (), (fields,))))
         return replace(
             bundle,
             main=replace(joined, outs=(*values, pair), ins=(*data, pair, stride), imms=(code,)),

@@ -107,6 +107,7 @@ class Walker:
         self.emitter = emitter
         self.forms = Forms(emitter, lanes)
         self._constants: dict[tuple[str, str], Value] = {}
+        self._known: dict[tuple[str, str, tuple[int, ...]], tuple[list[Value], list[Value]]] = {}
 
     def level(self, *values: Value) -> int:
         """Return the level at which a function of the values is computed."""
@@ -132,12 +133,25 @@ class Walker:
         return [self._read(env, atom) for atom in jaxpr.outvars]
 
     def equation(self, eqn: Equation, values: list[Value]) -> list[Value]:
-        """Return the results of one equation."""
+        """Return the results of one equation, those of an equal one of the same values where there was one.
+
+        Routines of one argument have much in common: sine and cosine, all but the end.
+        """
         name = eqn.primitive.name
         if name in _CALLS:
             inner = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
             closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, [])
             return self.run(closed.jaxpr, list(closed.consts), values)
+        key = name, repr(sorted(eqn.params.items())), tuple(map(id, values))
+        if key not in self._known:
+            self._known[key] = (
+                self._computed(eqn, values),
+                values,
+            )  # kept, so that no other value has its identity
+        return self._known[key][0]
+
+    def _computed(self, eqn: Equation, values: list[Value]) -> list[Value]:
+        name = eqn.primitive.name
         rule = RULES.get(name)
         if rule is not None:
             value = rule(self, eqn.params, *values)

@@ -38,6 +38,8 @@ from tiles.numerics.ring import evaluate, to_ring, word_type
 BATCH_BYTES = 1 << 24
 """Simulated memory of one batch of tiles."""
 _BASE, _STATE_BYTES, _ACCESS_BYTES = 0x4C000, 512, 8
+_LONGEST_BYTES = 16
+"""Of an access, to interleaved memory."""
 
 
 class _Part:
@@ -183,11 +185,13 @@ class _KernelPart:
         scratch = _BASE + _STATE_BYTES
         most = max(turn.code.scratch_bytes for turn in turns)
         end = scratch + self.isa["worker_contexts"] * _up(most)
+        end = -(-end // _LONGEST_BYTES) * _LONGEST_BYTES
         places, elements = dict[str, int](), None
         for name in sorted(arrays, key=lambda name: name in self.interleaved):
             if name in self.interleaved and elements is None:
                 elements = end
             places[name], end = end, end + _up(arrays[name][0].nbytes) + _ACCESS_BYTES
+            end = -(-end // _LONGEST_BYTES) * _LONGEST_BYTES
         arguments: list[tuple[TileCode, dict[str, int | np.ndarray]]] = [
             (turn.code, {**fields, **places, **own})
             for turn in turns

@@ -6,6 +6,7 @@ import pytest
 from tests.unit.tiles.poplibs_cells import extents_of
 from tiles.errors import InvalidGraph
 from tiles.graph import identity_map
+from tiles.graph.cycles import code_cycles
 from tiles.numerics.dtypes import greatest_magnitude, to_jax
 from tiles.poplibs.forms import broadcast_map, dot_form, reduce_form
 from tiles.poplibs.poplin import MatMul, matmul_codelet
@@ -127,10 +128,20 @@ def test_the_fastest_method_is_taken_for_each_cell():
     np.testing.assert_array_equal(many.value, best)
 
 
-def test_integers_are_scalar_and_assumed_and_bfloat16_is_widened():
-    integers = _matmul(24, 16, 16, "int32", "int32", "auto")
-    assert integers.basis == Basis.ASSUMED
-    assert integers.value[0] == 11 + 6 * (26 + 64 * (12 + 5 * 16))
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int16"])
+def test_integers_take_what_their_code_does(dtype):
+    form = dot_form((24, 18), (18, 16), (), (), (1,), (0,))
+    extents, codelet = extents_of(form, (dtype, dtype), ("int32",)), MatMul((dtype, dtype), "int32", "int32")
+    integers = codelet.cycles(extents, GC200)
+    assert integers.basis == Basis.DERIVED
+    assert integers.value[0] == code_cycles(codelet.tile_code(extents, GC200)).value[0]
+    assert (
+        3 < integers.value[0] / (24 * 16 * 18) < 7
+    )  # two loads, a product and a sum, and what stands around a row
+
+
+def test_what_no_code_multiplies_is_assumed_and_bfloat16_is_widened():
+    assert _matmul(24, 16, 16, "int64", "int64", "auto").basis == Basis.ASSUMED
     narrow, wide = (_matmul(240, 64, 64, d, "float32", "amp") for d in ("bfloat16", "float32"))
     assert narrow.basis == Basis.ASSUMED
     assert narrow.value[0] > wide.value[0]

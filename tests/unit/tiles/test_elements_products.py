@@ -9,8 +9,11 @@ from tiles.elements import (
     TileCode,
     TileSimulator,
     as_text,
+    compile_dots,
     compile_field_runs,
     compile_matrix_vector,
+    compile_sliding_runs,
+    compile_vertical,
     cost_of,
     named,
 )
@@ -21,6 +24,7 @@ from tiles.errors import NoTileCode, TileFault
 MK2 = named("mk2")
 BASE = 0x4C000
 STATE, SCRATCH, RUNS, WEIGHTS, INPUTS, SUMS = (BASE + at for at in (0, 512, 1024, 4096, 8192, 1 << 17))
+FURTHER = BASE + (1 << 16)  # in another memory element than the inputs
 TILES = 2
 
 
@@ -154,3 +158,73 @@ def test_the_supervisor_loads_weights_and_goes_on_to_the_next_panel() -> None:
         own, MK2
     )
     assert own.arguments[-1] == "weights"
+
+
+def simulated(code: TileCode, arguments: dict[str, int], memory: dict[int, np.ndarray]) -> np.ndarray:
+    """Return tiles' memory from the sums on, after a check that the slots are those of the closed form."""
+    verify(code, MK2)
+    tiles = simulator(False, True)
+    for address, x in memory.items():
+        tiles.write(address, x)
+    slots = tiles.run(code, {"in0": INPUTS, "in1": FURTHER, "out0": SUMS, **arguments}, STATE, SCRATCH).slots
+    extents = {name: arguments[name] for name in ("n", "rows") if name in arguments}
+    np.testing.assert_array_equal(slots, np.broadcast_to(cost_of(code, extents, MK2).slots, slots.shape))
+    return tiles.memory[:, SUMS - BASE :]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_dot_products_begin_where_memory_says(dtype) -> None:
+    """Every row of one operand with every row of the other, whole accesses each, added to what is there."""
+    rng, each = np.random.default_rng(0), 8 // np.dtype(dtype).itemsize
+    x, w = (drawn(rng, (TILES, count, 3 * each), dtype, False) for count in (5, 4))
+    before = drawn(rng, (TILES, 5, 4), "float32", False)
+    places = np.stack(np.indices((5, 4)).reshape(2, -1) * 24, -1).astype(np.uint32)
+    memory = {INPUTS: x, FURTHER: w, SUMS: before, RUNS: np.broadcast_to(places, (TILES, 20, 2))}
+    code = compile_dots(MK2, dtype, reads_partials=True)
+    tail = simulated(code, {"n": 3, "rows": 20, "places": RUNS}, memory)
+    got = np.ascontiguousarray(tail[:, : 20 * 4]).view(np.float32).reshape(before.shape)
+    np.testing.assert_array_equal(got, before + summed("trk,tck->trc", False, x, w))
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_vectors_side_by_side_are_multiplied_and_added_up(width) -> None:
+    rng, taps, rows = np.random.default_rng(0), 5, 7
+    x = drawn(rng, (TILES, rows + taps - 1, width), "float16", False)
+    w = drawn(rng, (TILES, taps, width), "float16", False)
+    places = np.stack([np.arange(rows) * width * 2, np.zeros(rows, int)], -1).astype(np.uint32)
+    steps = np.append(np.arange(taps) * width * 2, np.zeros(8)).astype(np.uint32)
+    at = RUNS + 512
+    own, weights = SUMS + 8192, SUMS + 16384  # all interleaved: eight halves are loaded at once
+    memory = {own: x, weights: w, RUNS: places[None].repeat(TILES, 0), at: steps[None].repeat(TILES, 0)}
+    code = compile_vertical(MK2, "float16", width)
+    arguments = {"n": taps, "rows": rows, "places": RUNS, "at": at, "in0": own, "in1": weights}
+    tail = simulated(code, arguments, memory)
+    got = np.ascontiguousarray(tail[:, : rows * width * 4]).view(np.float32).reshape(TILES, rows, width)
+    near = np.stack([x[:, t : t + rows] for t in range(taps)])
+    np.testing.assert_array_equal(got, summed("trk,rtxk->txk", False, w, near))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_short_windows_slide_by_ones_and_twos(stride) -> None:
+    """Four outputs by two passes, over two runs of a row and one of another."""
+    rng, columns = np.random.default_rng(0), 12
+    reach = (columns - 1) * stride + 4
+    x = drawn(rng, (TILES, 2, reach, 4), "float16", False)
+    w = drawn(rng, (TILES, 4, 4, 4), "float16", False)
+    before = drawn(rng, (TILES, 2, 2, columns, 2), "float32", False)
+    each = 2 // stride
+    runs = [(0, 0), (4 * stride, 4), (8 * stride, 8), (reach, columns), (reach + 6 * stride, columns + 6)]
+    counts = np.array([4, 4, 4, 6, 6]) // each
+    entries = np.column_stack([runs, counts]).astype(np.uint16)[np.argsort(-counts, kind="stable")]
+    code = compile_sliding_runs(MK2, stride)
+    verify(code, MK2)
+    tiles = simulator(False, True)
+    for address, held in ((INPUTS, x), (WEIGHTS, w), (SUMS, before), (RUNS, entries[None].repeat(TILES, 0))):
+        tiles.write(address, held)
+    arguments = {"in0": INPUTS, "out0": SUMS, "runs": RUNS, "rows": 5, "weights": WEIGHTS}
+    slots = tiles.run(code, arguments | {"pass_bytes": 2 * columns * 8}, STATE, SCRATCH).slots
+    assert slots.max() == cost_of(code, {"n": counts.max(), "rows": 5}, MK2).slots.max()
+    got = tiles.read(SUMS, before[0].size, "float32").reshape(before.shape)
+    near = np.stack([x[:, :, t : t + columns * stride : stride][:, :, :columns] for t in range(4)])
+    want = summed("tonk,ntrck->trco", False, w, near).reshape(TILES, 2, columns, 2, 2)
+    np.testing.assert_array_equal(got, before + want.transpose(0, 3, 1, 2, 4))

@@ -136,6 +136,18 @@ def test_functions_of_angles_of_any_size(name, bound) -> None:
     np.testing.assert_array_equal(np.signbit(got[0, :2]), [False, name != "cos"])
 
 
+def test_what_routines_have_in_common_is_computed_once() -> None:
+    """Sine and cosine of one angle differ in their ends; those of two angles have nothing in common."""
+    rng = np.random.default_rng(0)
+    x, y = ((rng.normal(size=(4, 32)) * 1e3).astype(np.float32) for _ in range(2))
+    both = compiled(lambda x, y: lax.sin(x) * lax.cos(x) + y, ["float32"] * 2, MK2)
+    (got,), _ = simulate(both, [x, y], ["float32"], MK2, spacing=256)
+    np.testing.assert_allclose(got, np.sin(x.astype("float64")) * np.cos(x.astype("float64")) + y, rtol=1e-6)
+    apart = compiled(lambda x, y: lax.sin(x) * lax.cos(y), ["float32"] * 2, MK2)
+    slots = [int(cost_of(code, {"n": 600}, MK2).slots.max()) for code in (both, apart)]
+    assert slots[0] < 0.7 * slots[1]
+
+
 @pytest.mark.parametrize("name", ["expm1", "log1p", "erf", "cbrt", "sin", "cos", "tan"])
 def test_routines_of_every_half(name) -> None:
     x = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)

@@ -30,6 +30,7 @@ from tiles.graph import (
     identity_map,
     whole,
 )
+from tiles.graph.cycles import code_cycles
 from tiles.plan import Operand, Question, draft
 from tiles.plan.transpose_cycles import transpose_cycles
 from tiles.poplibs.forms import dot_form
@@ -253,6 +254,21 @@ def test_cycles_of_the_units_are_the_published_formula():
     assert cycles.basis == Basis.DOCUMENTED
 
 
+def test_short_sliding_windows_go_by_ones_and_twos_over_neighbouring_taps():
+    """A window apart from the next by two takes two slots where one of strides 1 takes one; none are further apart, or spread."""
+
+    def cycles(stride, dilation):
+        codelet = Convolution(("float16", "float16"), "float32", "float32", "slic")
+        form = _form(1, 60, 4, 4, 4, stride, dilation)
+        return int(codelet.cycles(extents_of(form, ("float16",) * 2, ("float32",)), GC200).value[0])
+
+    slots_of_ten = [(15 + 5 - 1) * 2, (15 + 2 * 7 - 1) * 2]  # two passes, sums of float32
+    assert cycles(2, 1) - cycles(1, 1) == 6 * (slots_of_ten[1] - slots_of_ten[0])
+    for stride, dilation in ((3, 1), (1, 2)):
+        with pytest.raises(InvalidGraph, match="cannot convolve"):
+            cycles(stride, dilation)
+
+
 @pytest.mark.parametrize(("batch", "field"), [(1, 9), (2, 7), (7, 7), (5, 40), (3, 1)])
 def test_workers_share_positions_row_after_row(batch, field):
     """Against a list of every worker's positions: rows of batches lie one after the other, a run ends with its row."""
@@ -445,8 +461,16 @@ def test_the_units_compute_narrow_groups_of_floats_as_one():
     assert two == pair + (2 * 2 * 3 + 2 * 12 * 2) * 5 // 4
 
 
-def test_dtypes_without_assembly_are_assumed():
-    assert _cycles("int32", "int32").basis == Basis.ASSUMED
+def test_dtypes_without_assembly_are_their_code_or_assumed():
+    form = _form(1, 12, 3, 5, 4, 2, 1, 2)
+    extents, codelet = (
+        extents_of(form, ("int32",) * 2, ("int32",)),
+        Convolution(("int32",) * 2, "int32", "int32"),
+    )
+    integers = codelet.cycles(extents, GC200)
+    assert integers.basis == Basis.DERIVED
+    assert integers.value[0] == code_cycles(codelet.tile_code(extents, GC200)).value[0]
+    assert _cycles("int64", "int64").basis == Basis.ASSUMED
     assert _cycles("bfloat16", "float32").basis == Basis.ASSUMED
     with pytest.raises(InvalidGraph, match="cannot convolve int32"):
         _cycles("int32", "int32", "amp")

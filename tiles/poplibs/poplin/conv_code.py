@@ -8,7 +8,7 @@ product of matrices.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product as pairs
@@ -16,17 +16,28 @@ from typing import Any
 
 import numpy as np
 
-from tiles.elements import Formula, instructions_for
+from tiles.elements import Formula, InstructionSet, instructions_for
 from tiles.elements.amp import RUN_FIELDS, Product, run_strides
 from tiles.elements.cell import ACCESS_BYTES
-from tiles.elements.variants import existing
+from tiles.elements.variants import Variant, existing
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, OpForm, VertexCode
 from tiles.graph.cycles import Field
 from tiles.numerics.dtypes import itemsize
-from tiles.poplibs.poplin.conv_cycles import ROWS_AT_ONCE, ConvRoles, conv_roles, conv_shape, conv_ways
+from tiles.poplibs.poplin.conv_cycles import (
+    ROWS_AT_ONCE,
+    ConvRoles,
+    ConvShape,
+    conv_roles,
+    conv_shape,
+    conv_ways,
+)
+from tiles.poplibs.poplin.dots_code import FieldDots, FieldVectors, RowExtents, same_dtype, vector_width
+from tiles.poplibs.poplin.fields import Geometry, geometry_of, held_fields, window_axes
 from tiles.poplibs.poplin.methods import streamed_dtype
+from tiles.poplibs.poplin.outer_code import FieldOuter
 from tiles.poplibs.poplin.product_kernel import Counts, Products, cast_parts
+from tiles.poplibs.poplin.slic_code import slic_parts
 from tiles.poplibs.poplin.units_code import (
     CAST,
     INPUTS,
@@ -50,60 +61,117 @@ MOST_PIECES = 12
 def conv_code(
     method: str, accumulate: str, out_dtype: str, extents: Extents, target: Target, name: str
 ) -> tuple[VertexCode, ...]:
-    """Return the code of vertices that convolve on the units; others of the same operation run none.
+    """Return the code of vertices that convolve; what has none runs none.
 
     Arguments as of ``conv_cycles``, and the name of the variants.
 
     Raises:
-      NoTileCode: no vertex does, or the units do not take these dtypes as they are.
+      NoTileCode: no vertex has code; says why.
     """
-    isa, bits, roles = instructions_for(target), weights_bits(target), conv_roles(extents.form)
+    isa, roles = instructions_for(target), conv_roles(extents.form)
     if roles.phases or roles.kernel_taps:
         raise NoTileCode("a convolution over an array that is spread out")
-    methods = conv_ways(method, accumulate, extents, target)
-    points = np.asarray(extents.points)
-    ways = {n: (methods == n).reshape(points.shape) & (points > 0) for n in (*ROWS_AT_ONCE, "expanded")}
-    if not any(does.any() for does in ways.values()):
-        raise NoTileCode(f"convolutions by method {', '.join(sorted(set(methods.tolist())))}")
-    product = streamed_product(streamed_dtype(extents.operand_dtypes), accumulate, target)
-    shape, parts = conv_shape(extents), list[VertexCode]()
-    outputs = -(-shape.outputs // product.outputs)
-    if ways["expanded"].any():
+    methods, combined = conv_ways(method, accumulate, extents, target)
+    points, shape = np.asarray(extents.points), conv_shape(extents)
+    found, reasons = list[VertexCode](), list[str]()
+    for way in np.unique(methods).tolist():
+        does = (methods == way).reshape(points.shape) & (points > 0)
+        if not does.any():
+            continue
+        try:
+            if way in ROWS_AT_ONCE or way == "expanded":
+                product = streamed_product(streamed_dtype(extents.operand_dtypes), accumulate, target)
+                units = _Units(isa, weights_bits(target), product, out_dtype, extents.form, shape, name)
+                if way == "expanded":
+                    found += units.expanded(does)
+                else:
+                    found += units.taps(does, combined.reshape(points.shape), ROWS_AT_ONCE[way], extents)
+            elif way == "slic":
+                bits, form = weights_bits(target), extents.form
+                found += slic_parts(isa, bits, form, accumulate, out_dtype, shape, does, name)
+            else:
+                found += _off_units(isa, way, accumulate, out_dtype, extents, does, name)
+        except NoTileCode as error:
+            reasons.append(error.what)
+    if not any(np.any(np.asarray(part.runs) > 0) for part in found):
+        raise NoTileCode("; ".join(reasons) or "a convolution of nothing")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Units:
+    """What vertices on the multiply units have in common."""
+
+    isa: InstructionSet
+    weights_bits: int
+    product: Product
+    out_dtype: str
+    form: OpForm
+    shape: ConvShape
+    name: str
+
+    def expanded(self, does: np.ndarray) -> Iterator[VertexCode]:
+        """Yield the code of vertices that lay their windows out."""
+        shape, product = self.shape, self.product
+        outputs = -(-shape.outputs // product.outputs)
         inputs = -(-(shape.inputs * shape.taps) // product.inputs)
         counts = Counts(shape.groups, shape.positions, shape.outputs, outputs, inputs)
-        windows = _Windows(extents.form, product, out_dtype)
-        parts += windows.parts(isa, bits, ways["expanded"], counts, name)
-    for way, height in ROWS_AT_ONCE.items():
-        if not ways[way].any():
-            continue
+        windows = _Windows(self.form, product, self.out_dtype)
+        yield from windows.parts(self.isa, self.weights_bits, does, counts, self.name)
+
+    def taps(
+        self, does: np.ndarray, combined: np.ndarray, height: int, extents: Extents
+    ) -> Iterator[VertexCode]:
+        """Yield the code of vertices that go from tap to tap, or from some rows of the kernel to the next ones."""
+        shape = self.shape
         first, later = (
-            existing(tap_variant(isa, product, bits, height, is_first)).named(name)
+            existing(tap_variant(self.isa, self.product, self.weights_bits, height, is_first)).named(
+                self.name
+            )
             for is_first in (True, False)
         )
-        kernel = _Taps(extents.form, product, out_dtype, height, later.formula)
-        does = ways[way] & kernel.reaches(extents)
-        pieces = _pieces(shape.field.rows, shape.field.columns, later.formula)
-        taps = -(-shape.first_taps // height) * (shape.taps // np.maximum(shape.first_taps, 1))
-        firsts = np.where(does, shape.groups * outputs, 0)
-        inputs = -(-shape.inputs // (product.inputs // height))
-        for is_first, variant, runs in ((True, first, firsts), (False, later, firsts * (inputs * taps - 1))):
-            parts.append(
-                VertexCode(
-                    variant,
-                    -(-shape.field.columns // pieces),
-                    shape.field.rows * pieces,
-                    runs,
-                    kernel=kernel,
-                    turn=partial(kernel.turns, is_first),
-                    interleaved=(SUMS,),
-                )
-            )
-        sums = shape.groups * outputs * product.outputs * shape.positions
-        parts += cast_parts(isa, kernel, does, sums, name)
-    return tuple(parts)
+        factors: list[int] = np.unique(combined[does]).tolist()
+        for factor in factors:
+            kernel = Taps(self.form, self.product, self.out_dtype, height, factor, later.formula)
+            own = does & (combined == factor) & kernel.reaches(extents)
+            yield from kernel.parts(own, shape, first, later)
+            sums = -(-shape.groups // factor) * -(-(factor * shape.outputs) // self.product.outputs)
+            sums = sums * self.product.outputs * shape.positions
+            yield from cast_parts(self.isa, kernel, own, sums, self.name)
 
 
-def _pieces(rows: Any, columns: Any, formula: Formula) -> np.ndarray:
+def _off_units(
+    isa: InstructionSet,
+    way: str,
+    accumulate: str,
+    out_dtype: str,
+    extents: Extents,
+    does: np.ndarray,
+    name: str,
+) -> Iterator[VertexCode]:
+    """Yield the code of dot products, of products side by side, and of outer products.
+
+    Raises:
+      NoTileCode: there is none for the method.
+    """
+    dtype, form, shape = same_dtype(extents.operand_dtypes), extents.form, conv_shape(extents)
+    if way == "outer":
+        outer = FieldOuter(form, dtype, accumulate, out_dtype)
+        return outer.parts(isa, does, shape.groups, shape.positions, shape.outputs, name)
+    if way == "vmac":
+        vectors = FieldVectors(form, dtype, accumulate, out_dtype, vector_width(shape.groups, does))
+        count = -(-shape.groups // vectors.width)
+        return vectors.parts(isa, does, RowExtents(shape.taps, count * shape.positions), name)
+    if way not in ("hmac", "scalar"):
+        raise NoTileCode(f"convolutions by method {way}")
+    dots = FieldDots(form, dtype, accumulate, out_dtype)
+    run = shape.tap_columns if shape.dilation == 1 else 1
+    n = run * -(-shape.inputs // dots.per_access)
+    rows = shape.groups * shape.positions * shape.outputs
+    return dots.parts(isa, does, RowExtents(n, rows, shape.taps // run - 1), name)
+
+
+def pieces_of(rows: Any, columns: Any, formula: Formula) -> np.ndarray:
     """Return into how many parts rows are cut, so that the busiest worker has least to do by a variant's closed form."""
     cuts = np.arange(1, MOST_PIECES + 1).reshape(-1, *[1] * np.ndim(rows))
     length = -(-np.asarray(columns) // cuts)
@@ -131,7 +199,7 @@ class _Windows(Products):
         """See ``Products``."""
         roles = conv_roles(self.form)
         groups, positions, outputs = self.kept
-        x = _window_axes(operands[0], self.form, (*roles.groups, *roles.batch), roles.inputs)
+        x = window_axes(operands[0], self.form, (*roles.groups, *roles.batch), roles.inputs)
         first = 1 + len(roles.groups) + len(roles.batch)
         index: list[Any] = [slice(None)] * first
         k = len(roles.field)
@@ -146,42 +214,8 @@ class _Windows(Products):
         return x.reshape(*shape, -1), kernel.reshape(len(x), shape[1], extent_of(sizes, outputs), -1)
 
 
-def _window_axes(x: np.ndarray, form: OpForm, before: Sequence[int], after: Sequence[int]) -> np.ndarray:
-    """Return the left operand, ``[cells, *before, *windows, *after]``; axes of constant index vanish."""
-    axes = form.operands[0].axes
-    single = {axis.terms[0][0]: 1 + n for n, axis in enumerate(axes) if len(axis.terms) == 1}
-    windows = [1 + n for n, axis in enumerate(axes) if len(axis.terms) > 1]
-    constant = [1 + n for n, axis in enumerate(axes) if not axis.terms]
-    order = [0, *(single[d] for d in before), *windows, *(single[d] for d in after)]
-    return x.transpose(*order, *constant).reshape([x.shape[n] for n in order])
-
-
 @dataclass(frozen=True)
-class _Geometry:
-    """A cell's fields: rows of two dimensions at least.
-
-    Attributes:
-      batch: fields.
-      field, taps, strides, dilations, reach: of every dimension; the reach is of what a cell reads, in elements.
-    """
-
-    batch: int
-    field: tuple[int, ...]
-    taps: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    reach: tuple[int, ...]
-
-    def place(self, index: Sequence[int]) -> int:
-        """Return where an element lies in a field."""
-        at = 0
-        for i, reach in zip(index, self.reach, strict=True):
-            at = at * reach + i
-        return at
-
-
-@dataclass(frozen=True)
-class _Taps:
+class Taps:
     """Panels of taps over fields: a ``Kernel``.
 
     Attributes:
@@ -189,6 +223,7 @@ class _Taps:
       product: what the units compute.
       out_dtype: dtype of results.
       height: rows of the kernel in a panel.
+      combined: groups that are computed as one, with zeros for weights between them.
       formula: closed form of a panel over runs, which says how rows are cut.
     """
 
@@ -196,12 +231,23 @@ class _Taps:
     product: Product
     out_dtype: str
     height: int
+    combined: int
     formula: Formula
 
     @property
     def roles(self) -> ConvRoles:
         """The roles of the domain's dimensions."""
         return conv_roles(self.form)
+
+    @property
+    def sums_dtype(self) -> str:
+        """Dtype of the sums."""
+        return self.product.partials
+
+    @property
+    def results_each(self) -> int:
+        """Results of a position."""
+        return 1
 
     @property
     def channels(self) -> int:
@@ -212,6 +258,33 @@ class _Taps:
     def position_bytes(self) -> int:
         """Bytes of a position's channels in a row of a field."""
         return self.channels * itemsize(self.product.dtype)
+
+    def parts(
+        self, does: np.ndarray, shape: ConvShape, first: Variant, later: Variant
+    ) -> Iterator[VertexCode]:
+        """Yield the code of vertices: of the first panels, whose sums begin at nothing, and of later ones.
+
+        Args:
+          does: which cells run it.
+          shape: extents of every cell.
+          first: the code of a panel that begins a sum.
+          later: the code of a panel that adds to one.
+        """
+        pieces = pieces_of(shape.field.rows, shape.field.columns, self.formula)
+        taps = -(-shape.first_taps // self.height) * (shape.taps // np.maximum(shape.first_taps, 1))
+        outputs = -(-(self.combined * shape.outputs) // self.product.outputs)
+        firsts = np.where(does, -(-shape.groups // self.combined) * outputs, 0)
+        inputs = -(-(self.combined * shape.inputs) // self.channels)
+        for is_first, variant, runs in ((True, first, firsts), (False, later, firsts * (inputs * taps - 1))):
+            yield VertexCode(
+                variant,
+                -(-shape.field.columns // pieces),
+                shape.field.rows * pieces,
+                runs,
+                kernel=self,
+                turn=partial(self.turns, is_first),
+                interleaved=(SUMS,),
+            )
 
     def reaches(self, extents: Extents) -> np.ndarray:
         """Return for which cells positions and rows are near enough for strides, bool."""
@@ -228,60 +301,52 @@ class _Taps:
             return False
         return True
 
-    def geometry(self, sizes: Sequence[int]) -> _Geometry:
+    def geometry(self, sizes: Sequence[int]) -> Geometry:
         """Return a cell's fields; rows of what is read are filled up to whole panels."""
-        roles, one = self.roles, (1,) if len(self.roles.field) < 2 else ()
-        field, taps = ((*one, *(sizes[d] for d in dims)) for dims in (roles.field, roles.taps))
-        strides, dilations = (*one, *roles.strides), (*one, *roles.dilations)
-        whole = (-(-taps[0] // self.height) * self.height, *taps[1:])
-        reach = tuple(
-            (f - 1) * s + (t - 1) * d + 1 for f, s, t, d in zip(field, strides, whole, dilations, strict=True)
-        )
-        return _Geometry(extent_of(sizes, roles.batch), field, taps, strides, dilations, reach)
+        return geometry_of(self.form, sizes, self.height)
 
     def _strides(self, sizes: Sequence[int]) -> int:
         g = self.geometry(sizes)
         row = g.dilations[0] * math.prod(g.reach[1:]) * self.position_bytes
         return run_strides(self.product, self.height, row, g.strides[-1] * self.position_bytes)
 
-    def _groups(self, sizes: Sequence[int]) -> tuple[int, int, int]:
-        """Return groups, and groups of outputs and of inputs that units take at once."""
-        roles = self.roles
+    def groups_of(self, sizes: Sequence[int]) -> tuple[int, int, int]:
+        """Return groups, and groups of outputs and of inputs that units take at once; combined ones are one."""
+        roles, factor = self.roles, self.combined
         groups, outputs, inputs = (extent_of(sizes, d) for d in (roles.groups, roles.outputs, roles.inputs))
-        return groups, -(-outputs // self.product.outputs), -(-inputs // self.channels)
+        output_groups = -(-(factor * outputs) // self.product.outputs)
+        return -(-groups // factor), output_groups, -(-(factor * inputs) // self.channels)
 
     def find(
         self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """See ``Kernel``."""
-        roles, g, p = self.roles, self.geometry(sizes), self.product
-        groups, output_groups, input_groups = self._groups(sizes)
-        x = _window_axes(operands[0], self.form, (*roles.groups, *roles.inputs, *roles.batch), ())
+        g, p = self.geometry(sizes), self.product
+        groups, output_groups, input_groups = self.groups_of(sizes)
+        x = held_fields(operands[0], self.form, sizes, g, 1)
         cells, is_ring = len(x), x.dtype.kind == "u"
-        held = x.shape[len(x.shape) - len(roles.field) :]
-        held = held if len(held) == len(g.reach) else (1, *held)
-        x = filled_up(x.reshape(cells, groups, -1, g.batch, *held), 2, self.channels)
-        missing = [(0, 0)] * 4 + [(0, r - h) for r, h in zip(g.reach, held, strict=True)]
-        x = np.pad(x, missing).reshape(cells, groups, input_groups, self.channels, g.batch, *g.reach)
+        x = filled_up(x, 1, self.combined).reshape(cells, groups, -1, *x.shape[3:])
+        x = filled_up(x, 2, self.channels).reshape(cells, groups, input_groups, self.channels, *x.shape[3:])
         runs = self.runs(sizes)
         memory = {
             INPUTS: np.ascontiguousarray(np.moveaxis(x, 3, -1)),
-            WEIGHTS: self._panels(sizes, operands[1]),
+            WEIGHTS: self.panels(sizes, operands[1]),
             RUNS: np.ascontiguousarray(np.broadcast_to(runs, (cells, *runs.shape))),
         }
-        sums = (cells, groups, output_groups, g.batch * math.prod(g.field), p.outputs)
+        positions = g.batch * math.prod(g.field)
+        sums = (cells, groups, output_groups, self.results_each * positions, p.outputs)
         memory[SUMS] = np.zeros(sums, in_words(p.partials, is_ring))
         if self.out_dtype != p.partials:
             memory[CAST] = np.zeros(sums, in_words(self.out_dtype, is_ring))
         return memory, {"strides": self._strides(sizes)}
 
-    def _panels(self, sizes: Sequence[int], kernel: np.ndarray) -> np.ndarray:
+    def panels(self, sizes: Sequence[int], kernel: np.ndarray) -> np.ndarray:
         """Return panels ``[cells, groups, output groups, input groups, *taps, outputs, inputs]``, taps of rows by heights."""
         roles, g, p = self.roles, self.geometry(sizes), self.product
-        groups, output_groups, input_groups = self._groups(sizes)
+        groups, output_groups, input_groups = self.groups_of(sizes)
         w = in_order(kernel, self.form, 1, (*roles.groups, *roles.outputs, *roles.inputs, *roles.taps))
         outputs, inputs = (extent_of(sizes, d) for d in (roles.outputs, roles.inputs))
-        w = w.reshape(len(w), groups, outputs, inputs, *g.taps)
+        w = self.apart(w.reshape(len(w), -1, outputs, inputs, *g.taps))
         for axis, multiple in ((2, p.outputs), (3, self.channels), (4, self.height)):
             w = filled_up(w, axis, multiple)
         heights = w.shape[4] // self.height
@@ -291,11 +356,23 @@ class _Taps:
         )
         return np.ascontiguousarray(w.transpose(0, 1, 2, 4, 6, 8, 3, 7, 5))
 
+    def apart(self, w: np.ndarray) -> np.ndarray:
+        """Return weights ``[cells, groups, outputs, inputs, ...]`` of combined groups, zero from one group to another."""
+        if self.combined == 1:
+            return w
+        factor, (cells, _, outputs, inputs, *taps) = self.combined, w.shape
+        w = filled_up(w, 1, factor)
+        w = w.reshape(cells, -1, factor, outputs, inputs, *taps)
+        found = np.zeros((cells, w.shape[1], factor, outputs, factor, inputs, *taps), w.dtype)
+        for k in range(factor):
+            found[:, :, k, :, k] = w[:, :, k]
+        return found.reshape(cells, -1, factor * outputs, factor * inputs, *taps)
+
     def runs(self, sizes: Sequence[int]) -> np.ndarray:
         """Return where inputs and results of runs begin, in accesses, and their positions: uint16 ``[runs, 3]``, longest first."""
         g = self.geometry(sizes)
         rows, columns = g.batch * math.prod(g.field[:-1]), g.field[-1]
-        length = -(-columns // int(_pieces(rows, columns, self.formula)))
+        length = -(-columns // int(pieces_of(rows, columns, self.formula)))
         first = np.indices((g.batch, *g.field[:-1])).reshape(len(g.field), -1)
         at = first[0]
         for index, step, reach in zip(first[1:], g.strides, g.reach, strict=False):
@@ -311,7 +388,7 @@ class _Taps:
     def turns(self, is_first: bool, sizes: tuple[int, ...]) -> list[dict[str, Field]]:
         """Return the fields of every panel: of the first tap of the first groups of inputs, or of all later ones."""
         g, p = self.geometry(sizes), self.product
-        groups, output_groups, input_groups = self._groups(sizes)
+        groups, output_groups, input_groups = self.groups_of(sizes)
         block = g.batch * math.prod(g.reach) * self.position_bytes
         sums_block = g.batch * math.prod(g.field) * p.outputs * itemsize(p.partials)
         heights = -(-g.taps[0] // self.height)
@@ -335,8 +412,15 @@ class _Taps:
         """See ``Kernel``."""
         roles = self.roles
         found = memory[SUMS if self.out_dtype == self.product.partials else CAST]
-        outputs = extent_of(sizes, roles.outputs)
-        found = found.transpose(0, 1, 3, 2, 4).reshape(*found.shape[:2], found.shape[3], -1)[..., :outputs]
+        outputs, groups, factor = (
+            extent_of(sizes, roles.outputs),
+            extent_of(sizes, roles.groups),
+            self.combined,
+        )
+        cells, positions = len(found), found.shape[3]
+        found = found.transpose(0, 1, 3, 2, 4).reshape(*found.shape[:2], positions, -1)
+        found = found[..., : factor * outputs].reshape(cells, -1, positions, factor, outputs)
+        found = found.transpose(0, 1, 3, 2, 4).reshape(cells, -1, positions, outputs)[:, :groups]
         dims = (*roles.groups, *roles.batch, *roles.field, *roles.outputs)
         found = found.reshape(len(found), *(sizes[d] for d in dims))
         return [found.transpose([0, *(1 + dims.index(d) for d in self.form.results[0].dims)])]

@@ -25,6 +25,7 @@ from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.numerics.shared import Amount, hold
 from tiles.plan.transpose_cycles import repeat_cycles, transpose_cycles
+from tiles.poplibs.poplin.dots_variants import integer_cycles, of_access
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
 from tiles.poplibs.poplin.methods import (
     AUTO,
@@ -233,7 +234,7 @@ def _conv_shape(extents: Extents) -> ConvShape:
         )
     arrays = np.broadcast_arrays(*(np.asarray(extents.product(dims)) for dims in parts), reached)
     groups, rows, columns, *others = arrays
-    stride, dilation = (*roles.strides, 1)[-1], (*roles.dilations, 1)[-1]
+    stride, dilation = (1, *roles.strides)[-1], (1, *roles.dilations)[-1]
     return ConvShape(groups, Field(rows, columns), *others, stride=stride, dilation=dilation)
 
 
@@ -334,18 +335,33 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
 
 
-def conv_ways(method: str, accumulate: str, extents: Extents, target: Target) -> np.ndarray:
-    """Return every cell's method by its name, in cell order; "combined" where the units take several groups as one."""
+def conv_ways(
+    method: str, accumulate: str, extents: Extents, target: Target
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return every cell's method by its name, in cell order, and how many groups the units take as one."""
     costs = _conv_costs(method, accumulate, extents, target)
+    return _ways(costs, conv_shape(extents), accumulate, extents, target)
+
+
+def spread_ways(
+    method: str, accumulate: str, shape: ConvShape, extents: Extents, target: Target
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same of convolutions over a spread array."""
+    costs = costs_of(method, _SPREAD_COSTS, shape, streamed_dtype(extents.operand_dtypes), accumulate, target)
+    return _ways(costs, shape, accumulate, extents, target)
+
+
+def _ways(
+    costs: Sequence[Method], shape: ConvShape, accumulate: str, extents: Extents, target: Target
+) -> tuple[np.ndarray, np.ndarray]:
     names = np.array([cost.name for cost in costs])[np.atleast_1d(fastest(costs)).reshape(-1)]
-    shape, dtype = conv_shape(extents), streamed_dtype(extents.operand_dtypes)
-    if int(np.max(shape.groups, initial=1)) > 1:
-        for cost in costs:
-            if cost.name in ROWS_AT_ONCE:
-                plain = _amp_panels(shape, dtype, accumulate, target, ROWS_AT_ONCE[cost.name]).value
-                is_plain = np.broadcast_to(np.asarray(plain == cost.cycles.value).reshape(-1), names.shape)
-                names = np.where((names == cost.name) & ~is_plain, "combined", names)
-    return names
+    dtype, combined = streamed_dtype(extents.operand_dtypes), np.ones(names.shape, np.int64)
+    for name, height in ROWS_AT_ONCE.items():
+        if int(np.max(shape.groups, initial=1)) > 1 and (names == name).any():
+            values = _combined(shape, dtype, accumulate, target, height)[0]
+            factors = np.array((1, *_COMBINED))[np.argmin(np.stack(values), axis=0)].reshape(-1)
+            combined = np.where(names == name, factors, combined)
+    return names, combined
 
 
 @lru_cache(maxsize=512)
@@ -478,11 +494,17 @@ def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target, height: 
     Combined groups fill the units' channels with zeros between the groups' weights (PopLibs' convolution planner calls
     it ``combineConvGroups``); operands and result are rearranged for it, by the planner's rule for copies.
     """
+    values, basis = _combined(shape, dtype, accumulate, target, height)
+    return Cycles(np.minimum.reduce(values), basis, SOURCE)
+
+
+def _combined(
+    shape: ConvShape, dtype: str, accumulate: str, target: Target, height: int
+) -> tuple[Sequence[np.ndarray], Basis]:
+    """Return the cycles of groups as they are and, where there are several, of each of ``_COMBINED`` groups as one."""
     plain = _amp_panels(shape, dtype, accumulate, target, height)
-    if int(np.max(shape.groups, initial=1)) == 1:
-        return plain
     values = [np.asarray(plain.value)]
-    for factor in _COMBINED:
+    for factor in _COMBINED if int(np.max(shape.groups, initial=1)) > 1 else ():
         groups = -(-shape.groups // factor)
         combined = replace(shape, groups=groups, inputs=factor * shape.inputs, outputs=factor * shape.outputs)
         kernel = groups * combined.inputs * combined.outputs * shape.taps
@@ -491,7 +513,7 @@ def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target, height: 
         moved = -(-(kernel + ends) * 5 // 4)
         value = np.asarray(_amp_panels(combined, dtype, accumulate, target, height).value) + moved
         values.append(where((shape.groups >= factor) & (np.asarray(plain.value) < NEVER), value, NEVER))
-    return Cycles(np.minimum.reduce(np.broadcast_arrays(*values)), plain.basis, SOURCE)
+    return np.broadcast_arrays(*values), plain.basis
 
 
 def _amp2(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
@@ -707,9 +729,14 @@ def _vmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
 
 
 def _scalar(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """One multiply-add after another (ASSUMED): two loads, multiply, add, loop; 64-bit types emulated."""
-    each = 5 if itemsize(accumulate) <= 4 else 120 if is_float(accumulate) else 45
+    """One multiply-add after another: of integers by their code, else two loads, multiply, add, loop; 64-bit types emulated (ASSUMED)."""
+    run = shape.tap_columns if shape.dilation == 1 else 1  # taps of a row lie together
     results = shape.groups * shape.positions * shape.outputs
+    inputs, later = run * -(-shape.inputs // of_access(dtype)) * of_access(dtype), shape.taps // run - 1
+    by_code = integer_cycles(dtype, accumulate, inputs, results, later, target)
+    if by_code is not None and shape.phases == 1:
+        return by_code
+    each = 5 if itemsize(accumulate) <= 4 else 120 if is_float(accumulate) else 45
     slots = 26 + _share(results, target) * (12 * shape.phases + each * shape.inputs * shape.taps)
     value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
     return Cycles(value, Basis.ASSUMED, SOURCE)

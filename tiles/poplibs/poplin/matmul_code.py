@@ -5,16 +5,18 @@ Operands lie as ``matmul_orders`` says: inputs and results in groups of channels
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tiles.elements import instructions_for
+from tiles.elements import InstructionSet, instructions_for
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, VertexCode
-from tiles.poplibs.poplin.matmul_cycles import Roles, chosen_ways, roles_of, shape_of
+from tiles.poplibs.poplin.dots_code import MatrixDots, MatrixVectors, RowExtents, same_dtype, vector_width
+from tiles.poplibs.poplin.matmul_cycles import Roles, Shape, chosen_ways, roles_of, shape_of
 from tiles.poplibs.poplin.methods import grouped, streamed_dtype
+from tiles.poplibs.poplin.outer_code import MatrixOuter
 from tiles.poplibs.poplin.product_kernel import Counts, Products
 from tiles.poplibs.poplin.units_code import (
     extent_of,
@@ -44,14 +46,39 @@ def matmul_code(
     """
     isa = instructions_for(target)
     methods, swapped = chosen_ways(method, accumulate, extents, target, may_swap)
-    does = methods == "amp"
-    if not does.any():
-        raise NoTileCode(f"products by method {', '.join(sorted(set(methods.tolist())))}")
-    product = streamed_product(streamed_dtype(extents.operand_dtypes), accumulate, target)
-    shape, parts = shape_of(extents, accumulate, target, may_swap), list[VertexCode]()
+    shape = shape_of(extents, accumulate, target, may_swap)
     cells = np.shape(shape.inputs)
-    does = does.reshape(cells) & (np.asarray(extents.points) > 0)
-    swapped = swapped.reshape(cells)
+    is_there = np.asarray(extents.points) > 0
+    ways = {str(name): (methods == name).reshape(cells) & is_there for name in np.unique(methods)}
+    found, reasons = list[VertexCode](), list[str]()
+    for way, does in ways.items():
+        if not does.any():
+            continue
+        try:
+            if way == "amp":
+                turned = swapped.reshape(cells)
+                found += _on_units(isa, accumulate, out_dtype, extents, target, does, turned, shape, name)
+            else:
+                found += _off_units(isa, way, accumulate, out_dtype, extents, does, shape, name)
+        except NoTileCode as error:
+            reasons.append(error.what)
+    if not any(np.any(np.asarray(part.runs) > 0) for part in found):
+        raise NoTileCode("; ".join(reasons) or "products of nothing")
+    return tuple(found)
+
+
+def _on_units(
+    isa: InstructionSet,
+    accumulate: str,
+    out_dtype: str,
+    extents: Extents,
+    target: Target,
+    does: np.ndarray,
+    swapped: np.ndarray,
+    shape: Shape,
+    name: str,
+) -> Iterator[VertexCode]:
+    product = streamed_product(streamed_dtype(extents.operand_dtypes), accumulate, target)
     for is_swapped in (False, True):
         ways, own = shape.swapped if is_swapped else shape, does & (swapped == is_swapped)
         if own.any():
@@ -59,8 +86,32 @@ def matmul_code(
             inputs = ways.input_groups(product.inputs)
             counts = Counts(ways.groups, ways.positions, ways.outputs, outputs, inputs)
             kernel = _Matrices(extents.form, product, out_dtype, is_swapped)
-            parts += kernel.parts(isa, weights_bits(target), own, counts, name)
-    return tuple(parts)
+            yield from kernel.parts(isa, weights_bits(target), own, counts, name)
+
+
+def _off_units(
+    isa: InstructionSet,
+    way: str,
+    accumulate: str,
+    out_dtype: str,
+    extents: Extents,
+    does: np.ndarray,
+    shape: Shape,
+    name: str,
+) -> Iterator[VertexCode]:
+    """Yield the code of dot products, of products side by side, and of outer products."""
+    dtype, form = same_dtype(extents.operand_dtypes), extents.form
+    if way == "outer":
+        outer = MatrixOuter(form, dtype, accumulate, out_dtype)
+        return outer.parts(isa, does, shape.groups, shape.positions, shape.outputs, name)
+    if way == "vmac":
+        kernel = MatrixVectors(form, dtype, accumulate, out_dtype, vector_width(shape.groups, does))
+        vectors = -(-shape.groups // kernel.width)
+        return kernel.parts(isa, does, RowExtents(shape.inputs, vectors), name)
+    kernel = MatrixDots(form, dtype, accumulate, out_dtype)
+    n = -(-shape.inputs // kernel.per_access)
+    rows = shape.groups * shape.positions * shape.outputs
+    return kernel.parts(isa, does, RowExtents(n, rows), name)
 
 
 @dataclass(frozen=True)

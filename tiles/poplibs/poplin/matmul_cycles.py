@@ -21,6 +21,7 @@ from tiles.graph import ROW_MAJOR, Arrangement, Cycles, Extents, OpForm
 from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.numerics.shared import Amount
+from tiles.poplibs.poplin.dots_variants import integer_cycles
 from tiles.poplibs.poplin.methods import (
     AUTO,
     NEVER,
@@ -403,9 +404,12 @@ def _vmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
 
 
 def _scalar(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """One multiply-add after another (ASSUMED): two loads, multiply, add, loop; 64-bit types emulated."""
-    each = 5 if itemsize(accumulate) <= 4 else 120 if is_float(accumulate) else 45
+    """One multiply-add after another: of integers by their code, else two loads, multiply, add, loop; 64-bit types emulated (ASSUMED)."""
     outputs = shape.groups * shape.positions * shape.outputs
+    by_code = integer_cycles(dtype, accumulate, shape.inputs, outputs, 0, target)
+    if by_code is not None:
+        return by_code
+    each = 5 if itemsize(accumulate) <= 4 else 120 if is_float(accumulate) else 45
     slots = 26 + _share(outputs, target) * (12 + each * shape.inputs)
     value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
     return Cycles(value, Basis.ASSUMED, SOURCE)

@@ -57,6 +57,11 @@ class Products:
     product: Product
     out_dtype: str
 
+    @property
+    def sums_dtype(self) -> str:
+        """Dtype of the sums."""
+        return self.product.partials
+
     def counts(self, sizes: Sequence[int]) -> Counts:
         """Return what a cell has."""
         raise NotImplementedError
@@ -142,8 +147,8 @@ class Products:
 def cast_parts(
     isa: InstructionSet, kernel: Any, does: np.ndarray, sums: Amount, name: str
 ) -> list[VertexCode]:
-    """Return the code that casts sums to results of a kernel, none where they are."""
-    dtype, out_dtype = kernel.product.partials, kernel.out_dtype
+    """Return the code that casts sums, of a kernel's ``sums_dtype``, to its ``out_dtype``; none where they are the same."""
+    dtype, out_dtype = kernel.sums_dtype, kernel.out_dtype
     if dtype == out_dtype:
         return []
     variant = existing(cast_variant(isa, dtype, out_dtype)).named(name)

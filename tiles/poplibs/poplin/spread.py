@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.graph import Arrangement, Cell, Cycles, Extents, OpForm, VertexCode, register
 from tiles.numerics.convolution import convolve
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.poplibs.poplin.conv import Convolution, grouped_axes, in_order
@@ -24,6 +24,7 @@ from tiles.poplibs.poplin.conv_cycles import (
     widened_bytes,
 )
 from tiles.poplibs.poplin.matmul import partials_of
+from tiles.poplibs.poplin.spread_code import Spread, spread_code
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.target import Target
 
@@ -48,7 +49,6 @@ class SpreadConvolution(Convolution):
     """
 
     name: ClassVar[str] = "poplin.SpreadConvolution"
-    tile_code = Codelet.tile_code  # a plain convolution's has no phases
 
     phases: tuple[int, ...] = ()
     taps: tuple[int, ...] = ()
@@ -105,6 +105,19 @@ class SpreadConvolution(Convolution):
         """Return the PopLibs estimate of the vertex; see ``spread_cycles``."""
         shape = self._shape(extents)
         return spread_cycles(self.method, self.accumulate_dtype, self.out_dtype, shape, extents, target)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of convolutions on the multiply units."""
+        return spread_code(
+            self.method,
+            self.accumulate_dtype,
+            self.out_dtype,
+            Spread(self.phases, self.taps, self.origins),
+            self._shape(extents),
+            extents,
+            target,
+            self.label,
+        )
 
     def least_cycles(self, extents: Extents, target: Target) -> np.ndarray | None:
         """Return none: of the points of the domain, which has all phases, each tap meets one phase's."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tiles.errors import Unsupported
+from tiles.errors import NoTileCode, Unsupported
 from tiles.graph import (
     Cell,
     Codelet,
@@ -24,12 +24,15 @@ from tiles.graph import (
     OpForm,
     Site,
     Tensor,
+    VertexCode,
     along,
+    code_or_formula,
     identity_map,
     register,
     site_of,
 )
 from tiles.numerics.dtypes import itemsize, to_jax
+from tiles.poplibs.popops.interleave_code import Phases
 from tiles.poplibs.popops.movement import slice as slice_tensor
 from tiles.poplibs.poputil.copies import reshape
 from tiles.poplibs.poputil.place import place
@@ -77,11 +80,19 @@ class Interleave(Codelet):
         return d not in self.axes
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return a load and a store per element, strided so that vectors do not help (ASSUMED)."""
+        """Return the code's cycles, or three slots an element where rows begin inside a word (ASSUMED)."""
         share = -(-np.asarray(extents.results) // target.workers_per_tile)
         slots = 24 + 3 * share * max(1, itemsize(self.dtype) // 4)
         value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
-        return Cycles(value, Basis.ASSUMED, "a strided copy, three slots per element")
+        assumed = Cycles(value, Basis.ASSUMED, "a strided copy, three slots per element")
+        try:
+            return code_or_formula(self.tile_code(extents, target), assumed)
+        except NoTileCode:
+            return assumed
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of copies of rows; see ``Phases``."""
+        return Phases(self.axes, self.present, self.dtype, self.fill).parts(extents, target, self.label)
 
 
 def interleave(

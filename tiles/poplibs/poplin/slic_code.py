@@ -1,0 +1,239 @@
+"""Tile code of convolutions by short sliding windows: four taps of a row, of four channels of one or several groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import product as pairs
+
+import numpy as np
+
+from tiles.elements import Formula, InstructionSet, Variant, compile_sliding_runs
+from tiles.elements.amp import RUN_FIELDS, SLIDING
+from tiles.elements.cell import ACCESS_BYTES
+from tiles.elements.kept_variants import kept_variant
+from tiles.elements.slic import CHANNELS, PASSES, TAPS, windows_a_turn
+from tiles.elements.variants import UNNAMED, NoVariant, existing
+from tiles.errors import NoTileCode
+from tiles.graph import OpForm, VertexCode
+from tiles.graph.cycles import CodeMemory, Field
+from tiles.poplibs.poplin.conv_cycles import ConvShape, conv_roles
+from tiles.poplibs.poplin.fields import Geometry, geometry_of, held_fields
+from tiles.poplibs.poplin.product_kernel import cast_parts
+from tiles.poplibs.poplin.units_code import (
+    CAST,
+    INPUTS,
+    SUMS,
+    WEIGHTS,
+    extent_of,
+    filled_up,
+    in_order,
+    in_words,
+)
+
+RUNS = "runs"
+MOST_PIECES = 12
+_OUTPUTS = 2
+"""Of a pass."""
+
+
+@lru_cache(maxsize=16)
+def _variant(isa: InstructionSet, stride: int, bits: int, is_first: bool) -> Variant | NoVariant:
+    def make() -> Variant:
+        code = compile_sliding_runs(isa, stride, UNNAMED, reads_partials=not is_first, weights_bits=bits)
+        return Variant.of(code, isa)
+
+    return kept_variant(("sliding windows", stride, bits, is_first), isa, make)
+
+
+def slic_parts(
+    isa: InstructionSet,
+    weights_bits: int,
+    form: OpForm,
+    accumulate: str,
+    out_dtype: str,
+    shape: ConvShape,
+    does: np.ndarray,
+    name: str,
+) -> Iterator[VertexCode]:
+    """Yield the code of vertices by short sliding windows.
+
+    Args:
+      isa: the instruction set.
+      weights_bits: of a load of weights.
+      form: the operation, on halves.
+      accumulate: dtype of the sums.
+      out_dtype: dtype of results.
+      shape: extents of every cell.
+      does: which cells run it.
+      name: of the variants.
+
+    Raises:
+      NoTileCode: sums of halves.
+    """
+    if accumulate != SLIDING.partials:
+        raise NoTileCode(f"short sliding windows into {accumulate}")
+    first, later = (
+        existing(_variant(isa, shape.stride, weights_bits, is_first)).named(name)
+        for is_first in (True, False)
+    )
+    channels = np.maximum(shape.inputs, shape.outputs)
+    each = np.select([channels <= 1, channels <= _OUTPUTS], [1, _OUTPUTS], CHANNELS)
+    turns = -(-shape.field.columns // windows_a_turn(shape.stride))
+    pieces = _pieces(shape.field.rows, turns, later.formula)
+    panels = shape.tap_rows * -(-shape.tap_columns // TAPS)
+    widths: list[int] = np.unique(each[does]).tolist()
+    for width in widths:
+        kernel = _Sliding(form, out_dtype, width, later.formula)
+        own = does & (each == width)
+        blocks = -(-shape.groups // kernel.groups_at_once)
+        firsts = np.where(own, blocks, 0)
+        for is_first, variant, runs in ((True, first, firsts), (False, later, firsts * (panels - 1))):
+            yield VertexCode(
+                variant,
+                -(-turns // pieces),
+                shape.field.rows * pieces,
+                runs,
+                kernel=kernel,
+                turn=partial(kernel.turns, is_first),
+                interleaved=(SUMS,),
+            )
+        sums = blocks * CHANNELS * shape.field.rows * turns * windows_a_turn(shape.stride)
+        yield from cast_parts(isa, kernel, own, sums, name)
+
+
+def _pieces(rows: np.ndarray, turns: np.ndarray, formula: Formula) -> np.ndarray:
+    """Return into how many parts rows are cut, so that the busiest worker has least to do by a variant's closed form."""
+    cuts = np.arange(1, MOST_PIECES + 1).reshape(-1, *[1] * np.ndim(rows))
+    return 1 + np.argmin(np.asarray(formula.cycles(-(-turns // cuts), rows * cuts)), axis=0)
+
+
+@dataclass(frozen=True)
+class _Sliding:
+    """Blocks of groups over fields whose rows are filled up to whole turns of the loop: a ``Kernel``.
+
+    Attributes:
+      form: the operation.
+      out_dtype: dtype of results.
+      width: channels that a group has of a block's four.
+      formula: closed form of a panel over runs, which says how rows are cut.
+    """
+
+    form: OpForm
+    out_dtype: str
+    width: int
+    formula: Formula
+
+    @property
+    def sums_dtype(self) -> str:
+        """Dtype of the sums."""
+        return SLIDING.partials
+
+    @property
+    def groups_at_once(self) -> int:
+        """Groups of a block."""
+        return CHANNELS // self.width
+
+    def geometry(self, sizes: Sequence[int]) -> Geometry:
+        """Return a cell's fields, with whole turns and whole panels in a row."""
+        g = geometry_of(self.form, sizes)
+        each, stride = windows_a_turn(g.strides[-1]), g.strides[-1]
+        columns, taps = -(-g.field[-1] // each) * each, -(-g.taps[-1] // TAPS) * TAPS
+        reach = (columns - 1) * stride + taps
+        return replace(
+            g, field=(*g.field[:-1], columns), taps=(*g.taps[:-1], taps), reach=(*g.reach[:-1], reach)
+        )
+
+    def _blocks(self, sizes: Sequence[int]) -> int:
+        return -(-extent_of(sizes, conv_roles(self.form).groups) // self.groups_at_once)
+
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
+        """See ``Kernel``."""
+        g, blocks = self.geometry(sizes), self._blocks(sizes)
+        x = held_fields(operands[0], self.form, sizes, g, self.width)
+        cells, is_ring = len(x), x.dtype.kind == "u"
+        x = filled_up(x, 1, self.groups_at_once).reshape(cells, blocks, CHANNELS, *x.shape[3:])
+        runs = self.runs(g)
+        positions = g.batch * math.prod(g.field)
+        memory = {
+            INPUTS: np.ascontiguousarray(np.moveaxis(x, 2, -1)),
+            WEIGHTS: self.panels(sizes, operands[1], g),
+            RUNS: np.broadcast_to(runs, (cells, *runs.shape)),
+        }
+        sums = (cells, blocks, PASSES, positions, _OUTPUTS)
+        memory[SUMS] = np.zeros(sums, in_words(self.sums_dtype, is_ring))
+        if self.out_dtype != self.sums_dtype:
+            memory[CAST] = np.zeros(sums, in_words(self.out_dtype, is_ring))
+        return memory, {"pass_bytes": positions * ACCESS_BYTES}
+
+    def panels(self, sizes: Sequence[int], kernel: np.ndarray, g: Geometry) -> np.ndarray:
+        """Return panels ``[cells, blocks, rows of taps, panels of a row, outputs, taps, inputs]``, zeros between groups."""
+        roles = conv_roles(self.form)
+        w = in_order(kernel, self.form, 1, (*roles.groups, *roles.taps, *roles.outputs, *roles.inputs))
+        outputs, inputs = (extent_of(sizes, d) for d in (roles.outputs, roles.inputs))
+        taps = g.taps[:-1]
+        w = w.reshape(len(w), -1, math.prod(taps), extent_of(sizes, roles.taps[-1:]), outputs, inputs)
+        for axis, multiple in ((1, self.groups_at_once), (3, TAPS), (4, self.width), (5, self.width)):
+            w = filled_up(w, axis, multiple)
+        w = w.reshape(
+            *(len(w), self._blocks(sizes), self.groups_at_once, w.shape[2], w.shape[3] // TAPS, TAPS),
+            *(self.width, self.width),
+        )
+        found = np.zeros((*w.shape[:2], *w.shape[3:5], CHANNELS, TAPS, CHANNELS), w.dtype)
+        for k in range(self.groups_at_once):
+            own = slice(k * self.width, (k + 1) * self.width)
+            found[..., own, :, own] = np.moveaxis(w[:, :, k], 4, 5)
+        return found
+
+    def runs(self, g: Geometry) -> np.ndarray:
+        """Return where inputs and results of runs begin, in accesses, and their turns: uint16 ``[runs, 3]``, longest first."""
+        each = windows_a_turn(g.strides[-1])
+        rows, turns = g.batch * math.prod(g.field[:-1]), g.field[-1] // each
+        length = -(-turns // int(_pieces(np.array(rows), np.array(turns), self.formula)))
+        index = np.indices((g.batch, *g.field[:-1])).reshape(len(g.field), -1)
+        at = index[0]
+        for i, step, reach in zip(index[1:], g.strides, g.reach, strict=False):
+            at = at * reach + i * step
+        start = np.arange(0, turns, length)
+        count = np.broadcast_to(np.minimum(length, turns - start), (rows, len(start)))
+        inputs = at[:, None] * g.reach[-1] + start * each * g.strides[-1]
+        results = np.arange(rows)[:, None] * g.field[-1] + start * each
+        found = np.stack([inputs, results, count], axis=-1).reshape(-1, RUN_FIELDS)
+        return found[np.argsort(-found[:, 2], kind="stable")].astype(np.uint16)
+
+    def turns(self, is_first: bool, sizes: tuple[int, ...]) -> list[dict[str, Field]]:
+        """Return the fields of every panel: of a block's first one, or of all later ones."""
+        g = self.geometry(sizes)
+        field_bytes = g.batch * math.prod(g.reach) * ACCESS_BYTES
+        sums_bytes = PASSES * g.batch * math.prod(g.field) * ACCESS_BYTES
+        taps = list(pairs(*(range(t) for t in g.taps[:-1]), range(0, g.taps[-1], TAPS)))
+        found: list[dict[str, Field]] = []
+        for block in range(self._blocks(sizes)):
+            for number, index in list(enumerate(taps))[:1] if is_first else list(enumerate(taps))[1:]:
+                at = g.place([i * d for i, d in zip(index, (*g.dilations[:-1], 1), strict=True)])
+                panel = block * len(taps) + number
+                found.append(
+                    {
+                        "in0": (INPUTS, block * field_bytes + at * ACCESS_BYTES),
+                        "out0": (SUMS, block * sums_bytes),
+                        "runs": RUNS,
+                        "weights": (WEIGHTS, panel * SLIDING.panel_bytes),
+                    }
+                )
+        return found
+
+    def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """See ``Kernel``."""
+        roles, g = conv_roles(self.form), self.geometry(sizes)
+        found = memory[SUMS if self.out_dtype == self.sums_dtype else CAST]
+        cells, blocks = found.shape[:2]
+        found = found.reshape(cells, blocks, PASSES, -1, g.field[-1], _OUTPUTS)
+        found = found[..., : geometry_of(self.form, sizes).field[-1], :]
+        found = np.moveaxis(found, 2, -2).reshape(cells, blocks, -1, self.groups_at_once, self.width)
+        found = np.moveaxis(found, 3, 2).reshape(cells, -1, found.shape[2], self.width)
+        found = found[:, : extent_of(sizes, roles.groups), :, : extent_of(sizes, roles.outputs)]
+        dims = (*roles.groups, *roles.batch, *roles.field, *roles.outputs)
+        found = found.reshape(cells, *(sizes[d] for d in dims))
+        return [found.transpose([0, *(1 + dims.index(d) for d in self.form.results[0].dims)])]
