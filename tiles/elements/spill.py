@@ -76,8 +76,11 @@ def assigned(
                 code = scheduled(current, isa, pace, window, known)
                 code = packed(code, first_free(code)) if pace else code
                 done, used = allocated(code, isa, groups, None if window == _WINDOWS[-1] else _HOPELESS)
-                done = without_reloads(done) if scratch_bytes else done
-                return tightened(done, isa), used, scratch_bytes
+                if scratch_bytes:
+                    done = without_reloads(done)
+                if scratch_bytes or window:  # else nothing kept it near the order of its source
+                    done = tightened(done, isa)
+                return done, used, scratch_bytes
             except Pressure as found:
                 pressure = found
         assert pressure is not None
@@ -132,13 +135,15 @@ class Spill:
     def __init__(self, items: Sequence[Item], names: Sequence[Name], scratch_bytes: int) -> None:
         """Give every group a place in scratch memory."""
         self.widths = dict.fromkeys(names, 1)
-        last = 0
+        widths, last = self.widths, 0
         for i in instructions_of(tuple(items)):
-            for r in (*i.ins, *i.outs):
+            for r in i.ins + i.outs:
                 if r.virtual:
-                    last = max(last, r.index)
-                    if (r.file, r.index) in self.widths:
-                        self.widths[r.file, r.index] = max(self.widths[r.file, r.index], r.group_width)
+                    if r.index > last:
+                        last = r.index
+                    name = r.file, r.index
+                    if name in widths and r.group_width > widths[name]:
+                        widths[name] = r.group_width
         self.next = 1 + last
         self.places: dict[Name, int] = {}
         for name in names:
@@ -199,8 +204,12 @@ class Spill:
         if block.bundles is not None:
             return block
         places, touched = self.places, False
+        indices = {index for _, index in places}
         out: list[Instruction] = []
         for i in block.instructions:
+            if not any(r.index in indices for r in i.ins + i.outs):
+                out.append(i)
+                continue
             reads = [(r.file, r.index) for r in i.ins if r.virtual and (r.file, r.index) in places]
             writes = [(r.file, r.index) for r in i.outs if r.virtual and (r.file, r.index) in places]
             if not reads and not writes:
