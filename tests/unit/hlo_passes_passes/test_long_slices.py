@@ -57,6 +57,54 @@ def test_slices_in_two_steps_are_the_slice(name):
         np.testing.assert_array_equal(one, x.take(range(first, first + taken), axis=d))
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][-1]])
+def test_slices_are_replaced_in_two_steps(name):
+    shape, d, taken, dtype, _ = CASES[name]
+    sizes = (*shape[:d], taken, *shape[d + 1 :])
+    x, update = (
+        sign * np.arange(1, math.prod(of) + 1, dtype=np.float32).reshape(of)
+        for sign, of in ((1, shape), (-1, sizes))
+    )
+
+    def function(x, update, offset):
+        starts = [jnp.zeros((), dtype)] * x.ndim
+        starts[d] = offset
+        return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)
+
+    module = passed(function, LOW, x, update, np.zeros((), dtype))
+    assert "divide" in print_module(module)
+    limits = np.iinfo(dtype)
+    offsets = np.arange(max(limits.min, -9), min(limits.max, shape[d] + 9) + 1).astype(dtype)
+    (found,) = jax.jit(jax.vmap(lambda offset: evaluate_module(module, x, update, offset)))(offsets)
+    for offset, one in zip(offsets.tolist(), np.asarray(found), strict=True):
+        first = min(max(offset, 0), shape[d] - taken)
+        want = np.moveaxis(x.copy(), d, 0)
+        want[first : first + taken] = np.moveaxis(update, d, 0)
+        np.testing.assert_array_equal(one, np.moveaxis(want, 0, d))
+
+
+def test_a_loop_replaces_long_slices_of_a_vector():
+    """A buffer of what was seen: beside ``jax.jit``, on engines with tile memory, in float and in the ring."""
+
+    def filled(buffer, parts, places):
+        def step(buffer, part):
+            return lax.dynamic_update_slice(buffer, jnp.sin(part[0]), (part[1],)), buffer[5]
+
+        return lax.scan(step, buffer, (parts, places))
+
+    buffer, parts = np.arange(1 << 15, dtype=np.float32), np.ones((3, 2048), np.float32) * [[1], [2], [3]]
+    arguments = buffer, parts.astype(np.float32), np.array([-7, 1000, 40_000], np.int32)
+    lowered = ipuxla.jit(filled, target="gc200").lower(*arguments)
+    assert "divide" in lowered.as_text("hlo-optimized")
+    for value, want in zip(
+        lowered.compile(engine="literal")(*arguments), jax.jit(filled)(*arguments), strict=True
+    ):
+        np.testing.assert_allclose(value, want, rtol=1e-5)
+    rings = [lowered.compile(engine=engine, arithmetic="ring")(*arguments) for engine in ("hlo", "literal")]
+    for one, other in zip(*rings, strict=True):
+        np.testing.assert_array_equal(np.asarray(one).view(np.uint32), np.asarray(other).view(np.uint32))
+
+
 @pytest.mark.parametrize("offset", [-5, 0, 777, 14_336, 40_000])
 def test_a_flat_vector_s_part_costs_no_partial_results(offset):
     """What a replica updates of parameters that lie one behind the other: 8,753 cycles and 21,444 bytes of a tile before."""
