@@ -51,13 +51,16 @@ _UNEVEN = 4
 class LongSlices(LocalPass):
     """Slice rows, then columns, where at least ``least`` of one dimension are taken and others have ``most_beside`` elements.
 
-    Elements of the operand times those taken along the dimension are ``least_work``, below which one slice is as fast. The
-    elements are those of the long slice, also where it was moved to lie inside.
+    Elements of the operand times those taken along the dimension are ``least_work``, below which one slice is as fast. To
+    replace a slice every tile goes over all that it holds, and gets all of the slice: where at least a quarter of ``least`` are
+    replaced, and the operand's elements with ten times the slice's are ``least_replaced``, two steps are faster. The elements
+    are those of the long slice, also where it was moved to lie inside.
     """
 
     name: ClassVar[str] = "long-slices"
     least: int = 1024
     least_work: int = 1 << 26
+    least_replaced: int = 200_000
     most_beside: int = 64
 
     def change(self, computation: Computation) -> Computation:
@@ -68,32 +71,40 @@ class LongSlices(LocalPass):
 
     def _read(self, instruction: Instruction, rewriter: Rewriter) -> Value | None:
         x, *offsets = instruction.operands
-        found = self._found(x, offsets, instruction.result.type.shape, rewriter)
+        sizes = instruction.result.type.shape
+        if x.type.size * _taken(x, sizes) < self.least_work:
+            return None
+        found = self._found(x, offsets, sizes, self.least, rewriter)
         return None if found is None else _unrolled(found.moved(found.read(x), -1), found)
 
     def _replace(self, instruction: Instruction, rewriter: Rewriter) -> Value | None:
         x, update, *offsets = instruction.operands
-        found = self._found(x, offsets, update.type.shape, rewriter)
+        if x.type.size + 10 * update.type.size < self.least_replaced:
+            return None
+        found = self._found(x, offsets, update.type.shape, self.least // 4, rewriter)
         return None if found is None else found.replaced(x, update)
 
     def _found(
-        self, x: Value, offsets: Sequence[Value], sizes: Sequence[int], rewriter: Rewriter
+        self, x: Value, offsets: Sequence[Value], sizes: Sequence[int], least: int, rewriter: Rewriter
     ) -> _Rows | None:
-        """Return the rows of a long slice of ``sizes``, None of another one."""
+        """Return the rows of a slice of ``sizes``, at least as many along one dimension, None of another one."""
         pairs = zip(x.type.shape, sizes, strict=True)
         moved = [d for d, (size, taken) in enumerate(pairs) if taken < size]
         if len(moved) != 1 or x.type.is_complex:
             return None
         (d,) = moved
         whole, taken = x.type.shape[d], sizes[d]
-        if taken < self.least or x.type.size > whole * self.most_beside:
-            return None
-        if x.type.size * taken < self.least_work:
+        if taken < least or x.type.size > whole * self.most_beside:
             return None
         width = _width(whole, taken)
         if width is None or whole - taken > _most(offsets[d].type) or whole > _most(_INDEX):
             return None
         return _Rows(x.type, d, taken, width, offsets[d], rewriter)
+
+
+def _taken(x: Value, sizes: Sequence[int]) -> int:
+    """Return how many elements are taken along the dimensions that a slice does not take whole."""
+    return math.prod(n for size, n in zip(x.type.shape, sizes, strict=True) if n < size)
 
 
 def _width(whole: int, taken: int) -> int | None:
