@@ -1,6 +1,7 @@
 """Models as people shard them by hand: values, gradients and certificates beside XLA on as many CPU devices."""
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -158,11 +159,118 @@ def sequence_parallel(mesh):
     )
 
 
+def heads_by_turns(mesh):
+    """Attention over a sequence that is cut, its heads cut instead in between (``all_to_all``, as DeepSpeed-Ulysses)."""
+
+    def attend(q, k, v):
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2
+        scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -1e30)
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v)
+
+    def local(w, x):
+        q, k, v = ((x @ w[name]).reshape(*x.shape[:2], 4, 4) for name in ("q", "k", "v"))
+        q, k, v = (lax.all_to_all(a, "row", split_axis=2, concat_axis=1, tiled=True) for a in (q, k, v))
+        mixed = lax.all_to_all(attend(q, k, v), "row", split_axis=1, concat_axis=2, tiled=True)
+        return lax.pmean(((x + mixed.reshape(x.shape) @ w["out"]) ** 2).mean(), "row")
+
+    weights = {name: normal(16, 16) for name in ("q", "k", "v", "out")}
+    cuts = P(), P(None, "row")
+    loss = jax.shard_map(local, mesh=mesh, in_specs=cuts, out_specs=P())
+    return jax.value_and_grad(loss, argnums=(0, 1)), cuts, (weights, normal(2, 8, 16) * 2)
+
+
+def pipeline(mesh):
+    """Stages of layers, one on each device; micro-batches go from one to the next (``ppermute`` in ``scan``)."""
+    batches, stages = 3, 4
+
+    def stage(w, h):
+        return lax.scan(lambda h, w: (jnp.tanh(h @ w), None), h, w)[0]
+
+    def local(w, x, y):
+        place, w = lax.axis_index("row"), w[0]
+
+        def tick(carried, t):
+            h, out = carried
+            h = stage(w, jnp.where(place == 0, x[jnp.minimum(t, batches - 1)], h))
+            done = t - (stages - 1)
+            out = lax.cond(
+                done >= 0,
+                lambda o: lax.dynamic_update_index_in_dim(o, h, jnp.maximum(done, 0), 0),
+                lambda o: o,
+                out,
+            )
+            return (lax.ppermute(h, "row", [(i, i + 1) for i in range(stages - 1)]), out), None
+
+        start = lax.pcast((jnp.zeros_like(x[0]), jnp.zeros_like(x)), ("row",), to="varying")
+        (_, out), _ = lax.scan(tick, start, jnp.arange(batches + stages - 1))
+        return lax.psum(jnp.where(place == stages - 1, ((out - y) ** 2).mean(), 0), "row")
+
+    cuts = P("row"), P(), P()
+    loss = jax.shard_map(local, mesh=mesh, in_specs=cuts, out_specs=P())
+    weights = normal(stages, 2, 8, 8) * 0.7
+    return jax.value_and_grad(loss, argnums=(0, 1)), cuts, (weights, normal(3, 2, 8), normal(3, 2, 8))
+
+
+def optimizer_in_parts(mesh):
+    """Gradients scattered over the devices, each of which updates its part of all parameters, which are gathered (ZeRO)."""
+    members = 4
+
+    def loss(w, x, y):
+        return ((jax.nn.gelu(x @ w["up"]) @ w["down"] - y) ** 2).mean()
+
+    def local(w, moment, x, y):
+        own = jax.tree.map(lambda a: lax.pcast(a, ("row",), to="varying"), w)
+        value, gradients = jax.value_and_grad(loss)(own, x, y)
+        flat, unflatten = jax.flatten_util.ravel_pytree(w)
+        gradient = jax.flatten_util.ravel_pytree(gradients)[0]
+        gradient = lax.psum_scatter(gradient, "row", tiled=True) / members
+        part = gradient.size
+        mine = lax.dynamic_slice_in_dim(flat, lax.axis_index("row") * part, part)
+        moment = 0.9 * moment + gradient
+        whole = lax.all_gather(mine - 0.1 * moment, "row", tiled=True)
+        return unflatten(whole), moment, lax.pmean(value, "row")
+
+    weights = {"up": normal(8, 24), "down": normal(24, 8)}
+    cuts = P(), P("row"), P("row"), P("row")
+    step = jax.shard_map(local, mesh=mesh, in_specs=cuts, out_specs=(P(), P("row"), P()), check_vma=False)
+    return step, cuts, (weights, np.zeros(384, np.float32), normal(8, 8), normal(8, 8))
+
+
+def vocabulary(mesh):
+    """An embedding and logits cut along the vocabulary: lookups are summed, the softmax's parts are, too."""
+    words = 8
+
+    def local(table, head, tokens):
+        first = lax.axis_index("row") * words
+
+        def own(numbers):
+            is_own = (numbers >= first) & (numbers < first + words)
+            return jnp.where(is_own, numbers - first, 0), is_own
+
+        numbers, is_own = own(tokens[:, :-1])
+        x = jnp.tanh(lax.psum(jnp.where(is_own[..., None], table[numbers], 0), "row"))
+        z = x @ head.T
+        most = lax.pmax(lax.stop_gradient(z.max(-1)), "row")
+        total = jnp.log(lax.psum(jnp.exp(z - most[..., None]).sum(-1), "row")) + most
+        numbers, is_own = own(tokens[:, 1:])
+        found = jnp.take_along_axis(z, numbers[..., None], -1)[..., 0]
+        return (total - lax.psum(jnp.where(is_own, found, 0), "row")).mean()
+
+    cuts = P("row"), P("row"), P()
+    loss = jax.shard_map(local, mesh=mesh, in_specs=cuts, out_specs=P())
+    tokens = RNG.integers(0, 4 * words, (2, 6)).astype(np.int32)
+    return jax.value_and_grad(loss, argnums=(0, 1)), cuts, (normal(32, 8), normal(32, 8), tokens)
+
+
 MODELS = {
     fully_sharded: ((2, 2), ("fsdp", "tp")),
     experts: ((4,), ("expert",)),
     ring_of_keys: ((4,), ("row",)),
     sequence_parallel: ((2, 2), ("data", "model")),
+    heads_by_turns: ((4,), ("row",)),
+    pipeline: ((4,), ("row",)),
+    optimizer_in_parts: ((4,), ("row",)),
+    vocabulary: ((4,), ("row",)),
 }
 
 
@@ -185,3 +293,16 @@ def test_models_sharded_by_hand_give_what_xla_gives(model):
     assert compiled.executable.replicas.count == 4 and certify(compiled.executable).exchanges
     for value, other in zip(jax.tree.leaves(compiled(*arguments)), wanted, strict=True):
         np.testing.assert_allclose(value, other, rtol=2e-4, atol=2e-6)
+
+
+def test_what_counters_decide_beside_floats_runs_in_the_ring():
+    """A pipeline's branches follow how many batches have gone in, which is counted in the same steps as floats are computed."""
+    shape, names = MODELS[pipeline]
+    step, cuts, arguments = pipeline(mesh := auto_mesh(shape, names))
+    lowered = ipuxla.jit(step, target=small_system(), in_shardings=on(mesh, cuts)).lower(*arguments)
+    one, other = (
+        jax.tree.leaves(lowered.compile(engine=engine, arithmetic="ring")(*arguments))
+        for engine in ("fast", "literal")
+    )
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))

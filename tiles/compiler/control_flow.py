@@ -173,8 +173,8 @@ def decided_by_floats(executable: Executable) -> bool:
     tainted = {name for name, v in executable.variables.items() if is_float(v.dtype)}
     while True:
         before = len(tainted)
-        for step in executable.steps:
-            if any(name in tainted or root_of(executable, name) in tainted for name in read_by(step)):
-                tainted.update(root_of(executable, name) for name in written_by(step))
+        for read, written in (flow for step in executable.steps for flow in step.flows):
+            if any(name in tainted or root_of(executable, name) in tainted for name in read):
+                tainted.update(root_of(executable, name) for name in written)
         if len(tainted) == before:
             return not tainted.isdisjoint(deciders)

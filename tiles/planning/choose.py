@@ -199,7 +199,8 @@ def best(question: Question, proportion: float, held_share: float) -> Priced:
     """Return the best plan whose tiles can hold what it will bring there, if one is known.
 
     What elements are looked up in stays where it lies if it is larger than a tile's memory: cutting it otherwise would
-    send all of it for the few elements that are read, and take code for all of its rows.
+    send all of it for the few elements that are read, and take code for all of its rows. Not so where so many are read that
+    every tile's partial result of them would take more than the share of memory.
     """
     found = _search(question, proportion)
     k, form = question.codelet.looked_up, question.form
@@ -215,7 +216,8 @@ def best(question: Question, proportion: float, held_share: float) -> Priced:
     if math.prod(table.shape) * itemsize(table.dtype) <= STAYS_FROM * question.target.bytes_per_tile:
         return found[0]
     staying = found.cheapest(lambda plan: is_resident(form, plan, k, layout), math.inf)
-    return found[0] if staying is None else staying
+    limit = proportion * question.target.bytes_per_tile
+    return found[0] if staying is None or staying.temporary_bytes > limit else staying
 
 
 SHARES_HELD = (HELD_SHARE, 0.5, 0.75)
