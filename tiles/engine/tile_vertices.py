@@ -187,8 +187,12 @@ class _KernelPart:
         end = scratch + self.isa["worker_contexts"] * _up(most)
         end = -(-end // _LONGEST_BYTES) * _LONGEST_BYTES
         places, elements = dict[str, int](), None
+        ahead = max(
+            turn.code.overread_bytes for turn in turns
+        )  # loads of others do not reach interleaved memory
         for name in sorted(arrays, key=lambda name: name in self.interleaved):
             if name in self.interleaved and elements is None:
+                end = -(-(end + ahead) // _LONGEST_BYTES) * _LONGEST_BYTES
                 elements = end
             places[name], end = end, end + _up(arrays[name][0].nbytes) + _ACCESS_BYTES
             end = -(-end // _LONGEST_BYTES) * _LONGEST_BYTES

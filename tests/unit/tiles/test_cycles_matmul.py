@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.tiles.poplibs_cells import extents_of
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, NoTileCode
 from tiles.graph import identity_map
 from tiles.graph.cycles import code_cycles
 from tiles.numerics.dtypes import greatest_magnitude, to_jax
@@ -141,7 +141,11 @@ def test_integers_take_what_their_code_does(dtype):
 
 
 def test_what_no_code_multiplies_is_assumed_and_bfloat16_is_widened():
-    assert _matmul(24, 16, 16, "int64", "int64", "auto").basis == Basis.ASSUMED
+    for dtype in ("int64", "bool"):
+        assert _matmul(24, 16, 16, dtype, dtype, "auto").basis == Basis.ASSUMED
+        form = dot_form((24, 16), (16, 16), (), (), (1,), (0,))
+        with pytest.raises(NoTileCode, match=f"products of {dtype}"):
+            MatMul((dtype, dtype), dtype, dtype).tile_code(extents_of(form, (dtype,) * 2, (dtype,)), GC200)
     narrow, wide = (_matmul(240, 64, 64, d, "float32", "amp") for d in ("bfloat16", "float32"))
     assert narrow.basis == Basis.ASSUMED
     assert narrow.value[0] > wide.value[0]

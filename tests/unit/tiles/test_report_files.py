@@ -95,7 +95,7 @@ def test_a_program_that_does_not_fit_is_marked_in_every_file(small_target, tmp_p
 
 
 SHORT_OF = {  # bytes of the region that code can run from, and of the other one
-    "code": (1024, 600_000),
+    "code": (512, 600_000),
     "code and memory": (1024, 2048),
     "memory": (200_000, -196_000),
 }

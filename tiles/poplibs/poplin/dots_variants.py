@@ -32,7 +32,13 @@ SOURCE = "tile code of the element compiler, configs/isa"
 
 @lru_cache(maxsize=64)
 def step_cell(dtype: str, sums: str) -> CellFunction:
-    """Return one step of a sum of products: of the sum and of an element of each operand."""
+    """Return one step of a sum of products: of the sum and of an element of each operand.
+
+    Raises:
+      NoTileCode: sums that are no words, or elements longer than these.
+    """
+    if itemsize(sums) != WORD_BYTES or itemsize(dtype) > WORD_BYTES:
+        raise NoTileCode(f"products of {dtype} into {sums}", expected="sums of whole words")
 
     def step(total: jax.Array, x: jax.Array, w: jax.Array) -> tuple[jax.Array, ...]:
         return (total + cast_accumulator(x, sums) * cast_accumulator(w, sums),)
