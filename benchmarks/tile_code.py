@@ -277,10 +277,13 @@ def rows() -> Iterator[Row]:
 def others_vertices() -> Iterator[Row]:
     """Yield rows of vertices off the multiply units' matrices: dot products, side by side, outer products, sliding windows."""
 
-    def row(name: str, dtypes: tuple[str, ...], method: str, *channels: int, **given: int) -> Row:
+    def row(
+        name: str, dtypes: tuple[str, ...], method: str, *channels: int, taps: int = 1, stride: int = 1
+    ) -> Row:
         inputs, outputs, groups = channels
+        shape = (inputs, outputs, groups)
         return VertexRow(
-            name, dtypes, lax.add, 0, 1, 0, channels=(inputs, outputs, groups), method=method, **given
+            name, dtypes, lax.add, 0, 1, 0, taps=taps, channels=shape, method=method, stride=stride
         )
 
     for dtype in (HALF, FLOAT):
