@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import assume, event, given
+from hypothesis import assume, event, example, given
 from hypothesis import strategies as st
 
 from tests import flow
@@ -74,3 +74,24 @@ def test_reductions_read_scalars_rows_and_vectors(rows, columns, levels, target)
     flow.assert_engines_agree(executable, module, (x, *others), ("tile",))
     want = [np.asarray(y) for y in jax.jit(function)(x, *others)]
     check_close(flow.run(executable, "tile", (x, *others)), want, "tile")
+
+
+@example((2, 4, 4), "uint16", (0,), Target.named("gc2").replace(num_tiles=8))
+@given(
+    st.tuples(st.integers(1, 7), st.integers(1, 6), st.integers(1, 24)),
+    st.sampled_from(["int8", "uint8", "int16", "uint16", "int32", "float16", "float32"]),
+    st.sampled_from([(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)]),
+    TARGETS,
+)
+@budget(PROGRAM)
+def test_reductions_of_truth_values_of_numbers(shape, dtype, axes, target) -> None:
+    """Elements narrower than words are loaded one by one where they are compared: rows follow each other all the same."""
+    x = np.random.default_rng(sum(shape)).integers(0, 3, shape).astype(dtype)
+
+    def function(x):
+        return jnp.any(x.astype(bool), axes)
+
+    module = flow.optimized_module(function, (x,))
+    executable = flow.executable_of(module, target)
+    flow.assert_engines_agree(executable, module, (x,), ("tile",))
+    np.testing.assert_array_equal(flow.run(executable, "tile", (x,))[0], x.any(axes))

@@ -320,10 +320,16 @@ class OverRows(_Nest):
         value = self.reduced(self.lanes, [Pointer(m, stride=s) for m, s in zip(moving, strides, strict=True)])
         with e.at(ELEMENT):
             fold.add(self.walker, value)  # which loads what is folded as it is
-            for pointer, pitch, stepped in zip(moving, pitches, by_stride, strict=True):
-                if not stepped and pitch is not None:
+        loads = _only_block(e.empty(ELEMENT)).instructions
+        stepped = {
+            r for i in loads for r in i.outs
+        }  # by loads of a whole vector, not by those of its elements
+        with e.at(ELEMENT):
+            for pointer, pitch in zip(moving, pitches, strict=True):
+                if pitch is not None and pointer not in stepped:
                     e.emit("add", (pointer,), (pointer, pitch))
-        block = _only_block(e.empty(ELEMENT))
+        adds = e.empty(ELEMENT)
+        block = Block(loads + (_only_block(adds).instructions if adds else ()))
         items += e.empty(ROW)
         items.append(Repeat(rows, ROWS, block))
         with e.at(ELEMENT):
