@@ -211,6 +211,10 @@ def check(
     seed=st.integers(0, 99),
 )
 def test_rows_are_folded_one_element_after_the_other(name, rows, n, seed):
+    if (
+        "crossed" in name
+    ):  # not associative: only by one worker, as rows of fewer elements than there are workers
+        n = n % GC200.workers_per_tile or 1
     check(CASES[name], (rows, n), (1,), seed)
 
 
