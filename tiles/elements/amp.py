@@ -270,6 +270,46 @@ RUN_FIELDS = 3
 """Numbers of 16 bits that say a run: where its inputs and its results begin, in accesses, and positions."""
 
 
+class Runs:
+    """Runs that workers take in turn: what says where they begin and how long they are, and the loop over them."""
+
+    def __init__(self, emitter: Emitter, arguments: list[str], further: str) -> None:
+        """Emit where each worker's first run is said.
+
+        Args:
+          emitter: takes the code.
+          arguments: of the vertex, which those of runs join.
+          further: name of another one.
+        """
+        self.e, self.arguments, self.workers = emitter, arguments, emitter.isa["worker_contexts"]
+        with emitter.at(CELL):
+            self._inputs, self._out = (emit_argument(emitter, arguments, name) for name in ("in0", "out0"))
+            runs, rows = (emit_argument(emitter, arguments, name) for name in ("runs", "rows"))
+            self.further = emit_argument(emitter, arguments, further)
+            worker = emit_worker(emitter)
+            self._count = emit_share(emitter, rows, worker)
+            first = emitter.main("mul", worker, imms=(2 * RUN_FIELDS,))
+            self._entry = emitter.main("add", runs, first)
+
+    def next(self) -> tuple[Register, Register, Register]:
+        """Emit the reading of a run, and return where its inputs and its results begin, and its number of turns."""
+        e, entry = self.e, self._entry
+        fields = [e.fresh("M") for _ in range(RUN_FIELDS)]
+        for field, step in zip(fields, (1, 1, RUN_FIELDS * (self.workers - 1) + 1), strict=True):
+            e.emit("ldz16step", (field, entry), (MZERO, entry), (step,), stream="runs")
+        first, second = (
+            e.main("add", start, e.main("shl", field, imms=(3,)))
+            for start, field in zip((self._inputs, self._out), fields, strict=False)
+        )
+        return first, second, fields[-1]
+
+    def code(self, run: list[Item]) -> list[Item]:
+        """Return the code, given that of a run; where the weights lie is its last argument."""
+        code = worker_code(self.e, self._count, share(ROWS, self.workers), run)
+        self.arguments.append("weights")
+        return code
+
+
 @dataclass
 class FieldRuns:
     """Builds the code of a tap of a convolution: of runs of positions whose results lie together, which workers take in turn.
@@ -302,22 +342,10 @@ class FieldRuns:
 
     def items(self) -> list[Item]:
         """Return the code, its loop already in bundles."""
-        e, workers = self.emitter, self.emitter.isa["worker_contexts"]
-        with e.at(CELL):
-            inputs, out = (emit_argument(e, self.arguments, name) for name in ("in0", "out0"))
-            runs, rows = (emit_argument(e, self.arguments, name) for name in ("runs", "rows"))
-            strides = emit_argument(e, self.arguments, "strides")
-            worker = emit_worker(e)
-            count = emit_share(e, rows, worker)
-            entry = e.main("add", runs, e.main("mul", worker, imms=(2 * RUN_FIELDS,)))
+        e = self.emitter
+        runs = Runs(e, self.arguments, "strides")
         with e.at(ROW):
-            fields = [e.fresh("M") for _ in range(RUN_FIELDS)]
-            for field, step in zip(fields, (1, 1, RUN_FIELDS * (workers - 1) + 1), strict=True):
-                e.emit("ldz16step", (field, entry), (MZERO, entry), (step,), stream="runs")
-            first, second = (
-                e.main("add", start, e.main("shl", field, imms=(3,)))
-                for start, field in zip((inputs, out), fields, strict=False)
-            )
+            first, second, positions = runs.next()
             pair = e.fresh("M", 2)
             e.emit("tapack", (pair,), (first, second, second))
             zeroed = e.op("setzi", ("A", 1), imms=(8,))  # the pipeline takes all aux registers
@@ -326,10 +354,7 @@ class FieldRuns:
         each = self.product.accesses // self.height
         picks = ((*(_NEXT,) * (each - 1), 1) * self.height)[:-1]
         stream = Stream(e, self.product, self.reads_partials, _NEXT, (*picks, 3), 2)
-        loop = stream.repeat(fields[-1], N, pair, strides)
-        code = worker_code(e, count, share(ROWS, workers), [*e.empty(ROW), loop])
-        self.arguments.append("weights")
-        return code
+        return runs.code([*e.empty(ROW), stream.repeat(positions, N, pair, runs.further)])
 
     @property
     def supervisor(self) -> Supervisor:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiles.elements.amp import RUN_FIELDS, SLIDING
-from tiles.elements.cell import CELL, ROW
+from tiles.elements.amp import SLIDING, Runs
+from tiles.elements.cell import ROW
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import symbol
 from tiles.elements.supervisor import Supervisor, panel_supervisor
@@ -28,10 +28,9 @@ from tiles.elements.tilecode import (
     Register,
     Repeat,
 )
-from tiles.elements.workers import emit_argument, emit_share, emit_worker, share, worker_code
 from tiles.errors import NoTileCode
 
-N, ROWS = symbol("n"), symbol("rows")
+N = symbol("n")
 TAPS, CHANNELS, PASSES = 4, 4, 2
 """Of a window, of an input and of the results, and over the data: two outputs each."""
 STRIDES = (1, 2)
@@ -76,32 +75,18 @@ class SlidingRuns:
 
     def items(self) -> list[Item]:
         """Return the code, its loops already in bundles."""
-        e, workers = self.emitter, self.emitter.isa["worker_contexts"]
-        with e.at(CELL):
-            inputs, out = (emit_argument(e, self.arguments, name) for name in ("in0", "out0"))
-            runs, rows = (emit_argument(e, self.arguments, name) for name in ("runs", "rows"))
-            further = emit_argument(e, self.arguments, "pass_bytes")
-            worker = emit_worker(e)
-            count = emit_share(e, rows, worker)
-            entry = e.main("add", runs, e.main("mul", worker, imms=(2 * RUN_FIELDS,)))
+        e = self.emitter
+        runs = Runs(e, self.arguments, "pass_bytes")
         body: list[Item] = []
         with e.at(ROW):
-            fields = [e.fresh("M") for _ in range(RUN_FIELDS)]
-            for field, step in zip(fields, (1, 1, RUN_FIELDS * (workers - 1) + 1), strict=True):
-                e.emit("ldz16step", (field, entry), (MZERO, entry), (step,), stream="runs")
-            first, second = (
-                e.main("add", start, e.main("shl", field, imms=(3,)))
-                for start, field in zip((inputs, out), fields, strict=False)
-            )
+            first, second, turns = runs.next()
         for number in range(PASSES):
             with e.at(ROW):
-                target = e.main("add", second, further) if number else second
+                target = e.main("add", second, runs.further) if number else second
                 pair = e.fresh("M", 2)
                 e.emit("tapack", (pair,), (first, target, target))
-            body += [*e.empty(ROW), self._loop(fields[-1], pair, number)]
-        code = worker_code(e, count, share(ROWS, workers), body)
-        self.arguments.append("weights")
-        return code
+            body += [*e.empty(ROW), self._loop(turns, pair, number)]
+        return runs.code(body)
 
     def _loop(self, count: Register, pair: Register, number: int) -> Repeat:
         """Return a pass: the bundles up to the first result that is stored, and a loop of two inputs a turn."""

@@ -8,16 +8,15 @@ product of matrices.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product as pairs
 from typing import Any
 
 import numpy as np
 
 from tiles.elements import Formula, InstructionSet, instructions_for
-from tiles.elements.amp import RUN_FIELDS, Product, run_strides
+from tiles.elements.amp import Product, run_strides
 from tiles.elements.cell import ACCESS_BYTES
 from tiles.elements.variants import Variant, existing
 from tiles.errors import NoTileCode
@@ -33,7 +32,14 @@ from tiles.poplibs.poplin.conv_cycles import (
     conv_ways,
 )
 from tiles.poplibs.poplin.dots_code import FieldDots, FieldVectors, RowExtents, same_dtype, vector_width
-from tiles.poplibs.poplin.fields import Geometry, geometry_of, held_fields, window_axes
+from tiles.poplibs.poplin.fields import (
+    Geometry,
+    geometry_of,
+    held_fields,
+    run_parts,
+    runs_of,
+    window_axes,
+)
 from tiles.poplibs.poplin.methods import streamed_dtype
 from tiles.poplibs.poplin.outer_code import FieldOuter
 from tiles.poplibs.poplin.product_kernel import Counts, Products, cast_parts
@@ -41,8 +47,10 @@ from tiles.poplibs.poplin.slic_code import slic_parts
 from tiles.poplibs.poplin.units_code import (
     CAST,
     INPUTS,
+    RUNS,
     SUMS,
     WEIGHTS,
+    code_by_method,
     extent_of,
     filled_up,
     in_order,
@@ -52,10 +60,6 @@ from tiles.poplibs.poplin.units_code import (
     weights_bits,
 )
 from tiles.target import Target
-
-RUNS = "runs"
-MOST_PIECES = 12
-"""Into how many parts rows are cut at most."""
 
 
 def conv_code(
@@ -73,33 +77,25 @@ def conv_code(
         raise NoTileCode("a convolution over an array that is spread out")
     methods, combined = conv_ways(method, accumulate, extents, target)
     points, shape = np.asarray(extents.points), conv_shape(extents)
-    found, reasons = list[VertexCode](), list[str]()
-    for way in np.unique(methods).tolist():
-        does = (methods == way).reshape(points.shape) & (points > 0)
-        if not does.any():
-            continue
-        try:
-            if way in ROWS_AT_ONCE or way == "expanded":
-                product = streamed_product(streamed_dtype(extents.operand_dtypes), accumulate, target)
-                units = _Units(isa, weights_bits(target), product, out_dtype, extents.form, shape, name)
-                if way == "expanded":
-                    found += units.expanded(does)
-                else:
-                    found += units.taps(does, combined.reshape(points.shape), ROWS_AT_ONCE[way], extents)
-            elif way == "slic":
-                bits, form = weights_bits(target), extents.form
-                found += slic_parts(isa, bits, form, accumulate, out_dtype, shape, does, name)
-            else:
-                found += _off_units(isa, way, accumulate, out_dtype, extents, does, name)
-        except NoTileCode as error:
-            reasons.append(error.what)
-    if not any(np.any(np.asarray(part.runs) > 0) for part in found):
-        raise NoTileCode("; ".join(reasons) or "a convolution of nothing")
-    return tuple(found)
+    ways = {way: (methods == way).reshape(points.shape) & (points > 0) for way in np.unique(methods).tolist()}
+
+    def code(way: str, does: np.ndarray) -> Iterator[VertexCode]:
+        if way == "slic":
+            bits, form = weights_bits(target), extents.form
+            return slic_parts(isa, bits, form, accumulate, out_dtype, shape, does, name)
+        if way != "expanded" and way not in ROWS_AT_ONCE:
+            return _off_units(isa, way, accumulate, out_dtype, extents, does, name)
+        product = streamed_product(streamed_dtype(extents.operand_dtypes), accumulate, target)
+        units = Units(isa, weights_bits(target), product, out_dtype, extents.form, shape, name)
+        if way == "expanded":
+            return units.expanded(does)
+        return units.taps(does, combined.reshape(points.shape), ROWS_AT_ONCE[way], extents, Taps)
+
+    return code_by_method(ways, code, "a convolution")
 
 
 @dataclass(frozen=True)
-class _Units:
+class Units:
     """What vertices on the multiply units have in common."""
 
     isa: InstructionSet
@@ -120,23 +116,34 @@ class _Units:
         yield from windows.parts(self.isa, self.weights_bits, does, counts, self.name)
 
     def taps(
-        self, does: np.ndarray, combined: np.ndarray, height: int, extents: Extents
+        self,
+        does: np.ndarray,
+        combined: np.ndarray,
+        height: int,
+        extents: Extents,
+        kind: Callable[[OpForm, Product, str, int, int, Formula], Taps],
     ) -> Iterator[VertexCode]:
-        """Yield the code of vertices that go from tap to tap, or from some rows of the kernel to the next ones."""
-        shape = self.shape
+        """Yield the code of vertices that go from tap to tap, or from some rows of the kernel to the next ones.
+
+        Args:
+          does: which cells run it.
+          combined: how many groups of each are computed as one.
+          height: rows of the kernel in a panel.
+          extents: of the cells.
+          kind: makes the kernel of those that combine equally many.
+        """
+        shape, product = self.shape, self.product
         first, later = (
-            existing(tap_variant(self.isa, self.product, self.weights_bits, height, is_first)).named(
-                self.name
-            )
+            existing(tap_variant(self.isa, product, self.weights_bits, height, is_first)).named(self.name)
             for is_first in (True, False)
         )
         factors: list[int] = np.unique(combined[does]).tolist()
         for factor in factors:
-            kernel = Taps(self.form, self.product, self.out_dtype, height, factor, later.formula)
+            kernel = kind(self.form, product, self.out_dtype, height, factor, later.formula)
             own = does & (combined == factor) & kernel.reaches(extents)
             yield from kernel.parts(own, shape, first, later)
-            sums = -(-shape.groups // factor) * -(-(factor * shape.outputs) // self.product.outputs)
-            sums = sums * self.product.outputs * shape.positions
+            sums = -(-shape.groups // factor) * -(-(factor * shape.outputs) // product.outputs)
+            sums = sums * product.outputs * shape.positions * kernel.results_each
             yield from cast_parts(self.isa, kernel, own, sums, self.name)
 
 
@@ -169,13 +176,6 @@ def _off_units(
     n = run * -(-shape.inputs // dots.per_access)
     rows = shape.groups * shape.positions * shape.outputs
     return dots.parts(isa, does, RowExtents(n, rows, shape.taps // run - 1), name)
-
-
-def pieces_of(rows: Any, columns: Any, formula: Formula) -> np.ndarray:
-    """Return into how many parts rows are cut, so that the busiest worker has least to do by a variant's closed form."""
-    cuts = np.arange(1, MOST_PIECES + 1).reshape(-1, *[1] * np.ndim(rows))
-    length = -(-np.asarray(columns) // cuts)
-    return 1 + np.argmin(np.asarray(formula.cycles(length, np.asarray(rows) * cuts)), axis=0)
 
 
 @dataclass(frozen=True)
@@ -270,21 +270,16 @@ class Taps:
           first: the code of a panel that begins a sum.
           later: the code of a panel that adds to one.
         """
-        pieces = pieces_of(shape.field.rows, shape.field.columns, self.formula)
-        taps = -(-shape.first_taps // self.height) * (shape.taps // np.maximum(shape.first_taps, 1))
         outputs = -(-(self.combined * shape.outputs) // self.product.outputs)
-        firsts = np.where(does, -(-shape.groups // self.combined) * outputs, 0)
-        inputs = -(-(self.combined * shape.inputs) // self.channels)
-        for is_first, variant, runs in ((True, first, firsts), (False, later, firsts * (inputs * taps - 1))):
-            yield VertexCode(
-                variant,
-                -(-shape.field.columns // pieces),
-                shape.field.rows * pieces,
-                runs,
-                kernel=self,
-                turn=partial(self.turns, is_first),
-                interleaved=(SUMS,),
-            )
+        sums = np.where(does, -(-shape.groups // self.combined) * outputs, 0)
+        firsts, laters = self.panels_each(shape)
+        field, runs = (shape.field.rows, shape.field.columns), (sums * firsts, sums * laters)
+        yield from run_parts(self, (first, later), *field, runs, self.formula)
+
+    def panels_each(self, shape: ConvShape) -> tuple[Any, Any]:
+        """Return how many panels begin sums of a group of outputs, and how many add to them, of every cell."""
+        taps = -(-shape.first_taps // self.height) * (shape.taps // np.maximum(shape.first_taps, 1))
+        return 1, -(-(self.combined * shape.inputs) // self.channels) * taps - 1
 
     def reaches(self, extents: Extents) -> np.ndarray:
         """Return for which cells positions and rows are near enough for strides, bool."""
@@ -371,19 +366,8 @@ class Taps:
     def runs(self, sizes: Sequence[int]) -> np.ndarray:
         """Return where inputs and results of runs begin, in accesses, and their positions: uint16 ``[runs, 3]``, longest first."""
         g = self.geometry(sizes)
-        rows, columns = g.batch * math.prod(g.field[:-1]), g.field[-1]
-        length = -(-columns // int(pieces_of(rows, columns, self.formula)))
-        first = np.indices((g.batch, *g.field[:-1])).reshape(len(g.field), -1)
-        at = first[0]
-        for index, step, reach in zip(first[1:], g.strides, g.reach, strict=False):
-            at = at * reach + index * step
-        start = np.arange(0, columns, length)
-        count = np.broadcast_to(np.minimum(length, columns - start), (rows, len(start)))
-        inputs = at[:, None] * g.reach[-1] + start * g.strides[-1]
-        results = np.arange(rows)[:, None] * columns + start
         each = self.position_bytes // ACCESS_BYTES, self.product.partials_bytes // ACCESS_BYTES
-        found = np.stack([inputs * each[0], results * each[1], count], axis=-1).reshape(-1, RUN_FIELDS)
-        return found[np.argsort(-found[:, 2], kind="stable")].astype(np.uint16)
+        return runs_of(g, self.formula, each)
 
     def turns(self, is_first: bool, sizes: tuple[int, ...]) -> list[dict[str, Field]]:
         """Return the fields of every panel: of the first tap of the first groups of inputs, or of all later ones."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiles.elements import InstructionSet, instructions_for
-from tiles.errors import NoTileCode
 from tiles.graph import Extents, VertexCode
 from tiles.poplibs.poplin.dots_code import MatrixDots, MatrixVectors, RowExtents, same_dtype, vector_width
 from tiles.poplibs.poplin.matmul_cycles import Roles, Shape, chosen_ways, roles_of, shape_of
@@ -19,6 +18,7 @@ from tiles.poplibs.poplin.methods import grouped, streamed_dtype
 from tiles.poplibs.poplin.outer_code import MatrixOuter
 from tiles.poplibs.poplin.product_kernel import Counts, Products
 from tiles.poplibs.poplin.units_code import (
+    code_by_method,
     extent_of,
     filled_up,
     in_order,
@@ -49,22 +49,15 @@ def matmul_code(
     shape = shape_of(extents, accumulate, target, may_swap)
     cells = np.shape(shape.inputs)
     is_there = np.asarray(extents.points) > 0
-    ways = {str(name): (methods == name).reshape(cells) & is_there for name in np.unique(methods)}
-    found, reasons = list[VertexCode](), list[str]()
-    for way, does in ways.items():
-        if not does.any():
-            continue
-        try:
-            if way == "amp":
-                turned = swapped.reshape(cells)
-                found += _on_units(isa, accumulate, out_dtype, extents, target, does, turned, shape, name)
-            else:
-                found += _off_units(isa, way, accumulate, out_dtype, extents, does, shape, name)
-        except NoTileCode as error:
-            reasons.append(error.what)
-    if not any(np.any(np.asarray(part.runs) > 0) for part in found):
-        raise NoTileCode("; ".join(reasons) or "products of nothing")
-    return tuple(found)
+    ways = {way: (methods == way).reshape(cells) & is_there for way in np.unique(methods).tolist()}
+
+    def code(way: str, does: np.ndarray) -> Iterator[VertexCode]:
+        if way == "amp":
+            turned = swapped.reshape(cells)
+            return _on_units(isa, accumulate, out_dtype, extents, target, does, turned, shape, name)
+        return _off_units(isa, way, accumulate, out_dtype, extents, does, shape, name)
+
+    return code_by_method(ways, code, "products")
 
 
 def _on_units(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import product as pairs
 
 import numpy as np
 
 from tiles.elements import Formula, InstructionSet, Variant, compile_sliding_runs
-from tiles.elements.amp import RUN_FIELDS, SLIDING
+from tiles.elements.amp import SLIDING
 from tiles.elements.cell import ACCESS_BYTES
 from tiles.elements.kept_variants import kept_variant
 from tiles.elements.slic import CHANNELS, PASSES, TAPS, windows_a_turn
@@ -20,11 +20,12 @@ from tiles.errors import NoTileCode
 from tiles.graph import OpForm, VertexCode
 from tiles.graph.cycles import CodeMemory, Field
 from tiles.poplibs.poplin.conv_cycles import ConvShape, conv_roles
-from tiles.poplibs.poplin.fields import Geometry, geometry_of, held_fields
+from tiles.poplibs.poplin.fields import Geometry, geometry_of, held_fields, run_parts, runs_of
 from tiles.poplibs.poplin.product_kernel import cast_parts
 from tiles.poplibs.poplin.units_code import (
     CAST,
     INPUTS,
+    RUNS,
     SUMS,
     WEIGHTS,
     extent_of,
@@ -33,8 +34,6 @@ from tiles.poplibs.poplin.units_code import (
     in_words,
 )
 
-RUNS = "runs"
-MOST_PIECES = 12
 _OUTPUTS = 2
 """Of a pass."""
 
@@ -82,7 +81,6 @@ def slic_parts(
     channels = np.maximum(shape.inputs, shape.outputs)
     each = np.select([channels <= 1, channels <= _OUTPUTS], [1, _OUTPUTS], CHANNELS)
     turns = -(-shape.field.columns // windows_a_turn(shape.stride))
-    pieces = _pieces(shape.field.rows, turns, later.formula)
     panels = shape.tap_rows * -(-shape.tap_columns // TAPS)
     widths: list[int] = np.unique(each[does]).tolist()
     for width in widths:
@@ -90,24 +88,10 @@ def slic_parts(
         own = does & (each == width)
         blocks = -(-shape.groups // kernel.groups_at_once)
         firsts = np.where(own, blocks, 0)
-        for is_first, variant, runs in ((True, first, firsts), (False, later, firsts * (panels - 1))):
-            yield VertexCode(
-                variant,
-                -(-turns // pieces),
-                shape.field.rows * pieces,
-                runs,
-                kernel=kernel,
-                turn=partial(kernel.turns, is_first),
-                interleaved=(SUMS,),
-            )
+        runs = firsts, firsts * (panels - 1)
+        yield from run_parts(kernel, (first, later), shape.field.rows, turns, runs, later.formula)
         sums = blocks * CHANNELS * shape.field.rows * turns * windows_a_turn(shape.stride)
         yield from cast_parts(isa, kernel, own, sums, name)
-
-
-def _pieces(rows: np.ndarray, turns: np.ndarray, formula: Formula) -> np.ndarray:
-    """Return into how many parts rows are cut, so that the busiest worker has least to do by a variant's closed form."""
-    cuts = np.arange(1, MOST_PIECES + 1).reshape(-1, *[1] * np.ndim(rows))
-    return 1 + np.argmin(np.asarray(formula.cycles(-(-turns // cuts), rows * cuts)), axis=0)
 
 
 @dataclass(frozen=True)
@@ -189,19 +173,7 @@ class _Sliding:
 
     def runs(self, g: Geometry) -> np.ndarray:
         """Return where inputs and results of runs begin, in accesses, and their turns: uint16 ``[runs, 3]``, longest first."""
-        each = windows_a_turn(g.strides[-1])
-        rows, turns = g.batch * math.prod(g.field[:-1]), g.field[-1] // each
-        length = -(-turns // int(_pieces(np.array(rows), np.array(turns), self.formula)))
-        index = np.indices((g.batch, *g.field[:-1])).reshape(len(g.field), -1)
-        at = index[0]
-        for i, step, reach in zip(index[1:], g.strides, g.reach, strict=False):
-            at = at * reach + i * step
-        start = np.arange(0, turns, length)
-        count = np.broadcast_to(np.minimum(length, turns - start), (rows, len(start)))
-        inputs = at[:, None] * g.reach[-1] + start * each * g.strides[-1]
-        results = np.arange(rows)[:, None] * g.field[-1] + start * each
-        found = np.stack([inputs, results, count], axis=-1).reshape(-1, RUN_FIELDS)
-        return found[np.argsort(-found[:, 2], kind="stable")].astype(np.uint16)
+        return runs_of(g, self.formula, (1, 1), windows_a_turn(g.strides[-1]))
 
     def turns(self, is_first: bool, sizes: tuple[int, ...]) -> list[dict[str, Field]]:
         """Return the fields of every panel: of a block's first one, or of all later ones."""

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product as pairs
+from typing import Any
 
 import numpy as np
 
-from tiles.elements import Variant, instructions_for
-from tiles.elements.variants import existing
+from tiles.elements import instructions_for
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, VertexCode
 from tiles.graph.cycles import Field
 from tiles.numerics.dtypes import itemsize
-from tiles.poplibs.poplin.conv_code import RUNS, Taps, pieces_of
+from tiles.poplibs.poplin.conv_code import Taps, Units
 from tiles.poplibs.poplin.conv_cycles import ConvShape, spread_ways
 from tiles.poplibs.poplin.methods import streamed_dtype
-from tiles.poplibs.poplin.product_kernel import cast_parts
 from tiles.poplibs.poplin.units_code import (
     CAST,
     INPUTS,
+    RUNS,
     SUMS,
     WEIGHTS,
     extent_of,
     filled_up,
     in_order,
     streamed_product,
-    tap_variant,
     weights_bits,
 )
 from tiles.target import Target
@@ -83,19 +82,9 @@ def spread_code(
             f"convolutions over an array that is spread out by method {', '.join(sorted(set(methods.tolist())))}"
         )
     product = streamed_product(streamed_dtype(extents.operand_dtypes), accumulate, target)
-    first, later = (
-        existing(tap_variant(isa, product, bits, 1, is_first)).named(name) for is_first in (True, False)
-    )
-    factors = combined.reshape(points.shape)
-    found: list[VertexCode] = []
-    for factor in np.unique(factors[does]).tolist():
-        kernel = _SpreadTaps(extents.form, product, out_dtype, 1, factor, later.formula, windows)
-        own = does & (factors == factor) & kernel.reaches(extents)
-        found += kernel.parts(own, shape, first, later)
-        sums = -(-shape.groups // factor) * -(-(factor * shape.outputs) // product.outputs)
-        sums = sums * product.outputs * shape.positions * kernel.results_each
-        found += cast_parts(isa, kernel, own, sums, name)
-    return tuple(found)
+    units = Units(isa, bits, product, out_dtype, extents.form, shape, name)
+    kind = partial(_SpreadTaps, windows=windows)
+    return tuple(units.taps(does, combined.reshape(points.shape), 1, extents, kind))
 
 
 @dataclass(frozen=True)
@@ -125,27 +114,12 @@ class _SpreadTaps(Taps):
         )
         return whole.met(g.taps)
 
-    def parts(
-        self, does: np.ndarray, shape: ConvShape, first: Variant, later: Variant
-    ) -> Iterator[VertexCode]:
+    def panels_each(self, shape: ConvShape) -> tuple[Any, Any]:
         """See ``Taps``."""
         reach = [self.form.dims[d].size for d in self.roles.taps]
         counts = [len(taps) for taps in self.windows.met(reach)]
-        pieces = pieces_of(shape.field.rows, shape.field.columns, self.formula)
-        outputs = -(-(self.combined * shape.outputs) // self.product.outputs)
-        sums = np.where(does, -(-shape.groups // self.combined) * outputs, 0)
         inputs = -(-(self.combined * shape.inputs) // self.channels)
-        more = inputs * sum(counts) - sum(n > 0 for n in counts)
-        for is_first, variant, runs in ((True, first, len(counts)), (False, later, more)):
-            yield VertexCode(
-                variant,
-                -(-shape.field.columns // pieces),
-                shape.field.rows * pieces,
-                sums * runs,
-                kernel=self,
-                turn=partial(self.turns, is_first),
-                interleaved=(SUMS,),
-            )
+        return len(counts), inputs * sum(counts) - sum(n > 0 for n in counts)
 
     def panels(self, sizes: Sequence[int], kernel: np.ndarray) -> np.ndarray:
         """Return panels ``[cells, panels, outputs, inputs]``: of groups, output groups, input groups, taps; one of zeros last."""

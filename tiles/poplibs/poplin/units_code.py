@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,14 +25,40 @@ from tiles.elements.amp import Product, product_of
 from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant
 from tiles.errors import NoTileCode
-from tiles.graph import OpForm
+from tiles.graph import OpForm, VertexCode
 from tiles.numerics.dtypes import to_jax
 from tiles.poplibs.poplin.methods import stream_of
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.target import Target
 
-SUMS, WEIGHTS, INPUTS, CAST = "sums", "weights", "inputs", "cast"
-"""Names of a kernel's memory: results before they are cast, panels, inputs, and results where they are cast."""
+SUMS, WEIGHTS, INPUTS, CAST, RUNS = "sums", "weights", "inputs", "cast", "runs"
+"""Names of a kernel's memory: results before they are cast, panels, inputs, results where they are cast, and runs."""
+
+
+def code_by_method(
+    ways: Mapping[str, np.ndarray], code: Callable[[str, np.ndarray], Iterable[VertexCode]], what: str
+) -> tuple[VertexCode, ...]:
+    """Return the code of vertices that compute by several methods; what has none runs none.
+
+    Args:
+      ways: which vertices compute by each method, bool.
+      code: returns the code of those of a method, or raises NoTileCode.
+      what: they compute.
+
+    Raises:
+      NoTileCode: no vertex has code; says why.
+    """
+    found, reasons = list[VertexCode](), list[str]()
+    for way, does in ways.items():
+        if not does.any():
+            continue
+        try:
+            found += code(way, does)
+        except NoTileCode as error:
+            reasons.append(error.what)
+    if not any(np.any(np.asarray(part.runs) > 0) for part in found):
+        raise NoTileCode("; ".join(reasons) or f"{what} of nothing")
+    return tuple(found)
 
 
 def streamed_product(dtype: str, accumulate: str, target: Target) -> Product:
