@@ -1,11 +1,13 @@
-"""Steps that can run side by side become one step: independent compute sets one superstep, copies around a call one exchange.
+"""Steps that need no exchange between them become one step: compute sets one superstep, copies around a call one exchange.
 
-A step joins an earlier one of its sequence when nothing from there on stands in its way: no step, and no other member,
-writes the storage of what it reads, or reads or writes the storage of what it writes. Storages are those of the program
-as it stood, so views, copies that need not move and results in place stay what they were. Control, and whatever the host
-sees, is never passed. A superstep of several members takes no longer than they did apart: one sync, one exchange phase.
-Slices of one product that is cut to need less memory stay apart. Exchange programs are shared in a step as between steps
-(``sharing``), so that joining costs none.
+A step joins an earlier one of its sequence when nothing from there on stands in its way: no step writes the storage of
+what it reads, or reads or writes the storage of what it writes. Of members of one superstep, which exchange before any of
+them computes, and compute in order on every tile, a later one may read in place what an earlier one wrote, write over it
+then, and write over what earlier ones read: so a bias is received with the products that it is added to. Storages are
+those of the program as it stood, so views, copies that need not move and results in place stay what they were. Control,
+and whatever the host sees, is never passed. A superstep of several members takes no longer than they did apart: one sync,
+one exchange phase, and no tile waits between them. Slices of one product that is cut to need less memory stay apart.
+Exchange programs are shared in a step as between steps (``sharing``), so that joining costs none.
 
 Memory is what it may cost: results are there earlier, and what members receive and use is there together. A step joins
 where the fullest tile then has at most so many bytes more than the program ever had (``spare_bytes``).
@@ -27,6 +29,7 @@ from tiles.compiler.memory import Request, tile_ranges
 from tiles.compiler.order import Copies, NumberedStep, Order, live_range
 from tiles.compiler.storages import Storages
 from tiles.graph import ComputeSet, Copy, Tensor
+from tiles.plan import is_resident
 from tiles.planning import operation_of
 
 SHARE = 0.03
@@ -69,10 +72,18 @@ def is_leaf(step: Copy | ComputeSet) -> bool:
 
 @dataclass
 class _Run:
-    """What was seen since control or the host was last met in a sequence: by storage the last steps that use it, and groups."""
+    """What was seen since control or the host was last met in a sequence: by storage the last steps that use it, and groups.
+
+    Attributes:
+      reads: the last step that reads each storage.
+      writes: the last step that writes each storage.
+      holds: what it wrote there.
+      groups: steps that others may join, by their kind.
+    """
 
     reads: dict[str, int] = field(default_factory=dict[str, int])
     writes: dict[str, int] = field(default_factory=dict[str, int])
+    holds: dict[str, str] = field(default_factory=dict[str, str])
     groups: dict[type, list[int]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -103,11 +114,17 @@ class _Grouping:
         step = self.order.steps[number][1]
         if not isinstance(step, (Copy, ComputeSet)):
             return _Run()
-        reads, writes = ({self.storages.of(name) for name in names} for names in accessed(step))
-        before = [run.writes.get(storage, NEVER) for storage in reads | writes]
-        before += [run.reads.get(storage, NEVER) for storage in writes]
+        names = accessed(step)
+        reads, writes = ({self.storages.of(name) for name in each} for each in names)
+        here = self._read_here(step, run)
+        after = [run.writes.get(storage, NEVER) for storage in (reads | writes) - here]
+        since = [run.writes.get(storage, NEVER) for storage in here]
+        (since if isinstance(step, ComputeSet) else after).extend(run.reads.get(s, NEVER) for s in writes)
         groups = run.groups[type(step)]
-        earliest = bisect.bisect_right(groups, max(before, default=NEVER))
+        earliest = max(
+            bisect.bisect_right(groups, max(after, default=NEVER)),
+            bisect.bisect_left(groups, max(since, default=NEVER)),
+        )
         tried = groups[earliest : earliest + MOST_TRIED]
         cut = _split_operation(self.order.steps[number][0])
         free = (g for g in tried if not cut or cut not in self.cut[g])
@@ -120,9 +137,24 @@ class _Grouping:
             self.budget.move(number, place, reads | writes)
         for storage in reads:
             run.reads[storage] = max(place, run.reads.get(storage, NEVER))
-        for storage in writes:
+        for name in names[1]:
+            storage = self.storages.of(name)
             run.writes[storage] = max(place, run.writes.get(storage, NEVER))
+            run.holds[storage] = name
         return run
+
+    def _read_here(self, step: Copy | ComputeSet, run: _Run) -> set[str]:
+        """Return the storages of which a step reads only what was last written there, every tile from its own memory."""
+        if not isinstance(step, ComputeSet) or len(step.vertices) != 1:
+            return set()
+        group = step.vertices[0]
+        found: dict[bool, set[str]] = {True: set(), False: set()}
+        for k, name in enumerate(group.operands):
+            storage, layout = self.storages.of(name), self.storages.tensors[name].layout
+            assert layout is not None
+            is_here = run.holds.get(storage) == name and is_resident(group.form, group.plan, k, layout)
+            found[is_here].add(storage)
+        return found[True] - found[False]
 
 
 def _split_operation(name: str) -> str:
@@ -258,7 +290,12 @@ def _renumbered(tree: Sequence, order: Order, leader: list[int]) -> tuple[Node, 
     places = [*(rank[first] for first in leader), len(firsts)]
     new.accesses = defaultdict(list)
     for name, uses in order.accesses.items():
-        new.accesses[name] = [(places[number], is_write) for number, is_write in uses]
+        written = {places[number]: number for number, is_write in sorted(uses, reverse=True) if is_write}
+        new.accesses[name] = [
+            (places[number], is_write)
+            for number, is_write in uses
+            if is_write or number <= written.get(places[number], number)  # else an earlier member wrote it
+        ]
     new.undefined = defaultdict(list)
     for name, numbers in order.undefined.items():
         new.undefined[name] = [places[number] for number in numbers]

@@ -5,6 +5,7 @@ A kind of step is one class here; ``costs`` says what it takes, engines what it 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -87,15 +88,37 @@ def _form(text: str) -> OpForm:
 
 @dataclass(frozen=True)
 class ExecuteStep:
-    """One superstep: exchange the operands that are not in place, sync, compute."""
+    """One superstep: exchange the operands that are not in place, sync, compute.
+
+    Everything is received before any vertex runs. Then every tile runs its vertices of the groups in their order, and
+    waits for no other tile: a group may read in place what an earlier one wrote.
+    """
 
     name: str
     groups: tuple[VertexGroup, ...]
 
     @property
+    def stages(self) -> tuple[tuple[VertexGroup, ...], ...]:
+        """The groups, cut where one reads in place what a group of its own stage would have written."""
+        stages: list[list[VertexGroup]] = [[]]
+        written: set[str] = set()
+        for group in self.groups:
+            if any(not o.buffer and o.variable in written for o in group.operands):
+                stages.append([])
+                written = set()
+            stages[-1].append(group)
+            written.update(group.results)
+        return tuple(map(tuple, stages))
+
+    @property
     def reads(self) -> tuple[str, ...]:
-        """Variables it reads."""
-        return tuple(operand.variable for group in self.groups for operand in group.operands)
+        """Variables that it reads as they were before it."""
+        found: list[str] = []
+        written: set[str] = set()
+        for group in self.groups:
+            found.extend(o.variable for o in group.operands if o.buffer or o.variable not in written)
+            written.update(group.results)
+        return tuple(found)
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -104,11 +127,17 @@ class ExecuteStep:
 
     @property
     def flows(self) -> tuple[Flow, ...]:
-        """What it reads for what it writes: groups side by side have nothing of each other."""
-        return tuple(
-            (tuple(operand.variable for operand in group.operands), tuple(group.results))
-            for group in self.groups
-        )
+        """What of before it each group needs for what it writes: where it reads an earlier group's result, what that needs."""
+        needs: dict[str, tuple[str, ...]] = {}
+        found: list[Flow] = []
+        for group in self.groups:
+            names = [
+                (o.variable,) if o.buffer else needs.get(o.variable, (o.variable,)) for o in group.operands
+            ]
+            read = tuple(dict.fromkeys(itertools.chain.from_iterable(names)))
+            found.append((read, group.results))
+            needs |= dict.fromkeys(group.results, read)
+        return tuple(found)
 
     def texts(self) -> Iterator[Any]:
         """Yield all that must be text, its name and variables apart."""

@@ -148,26 +148,34 @@ def _check_step(executable: Executable, kept: dict[str, str], number: int, step:
 
 
 def _check_apart(executable: Executable, number: int, step: ExecuteStep) -> None:
-    """Refuse two results in one buffer, and a group that reads what another one writes."""
-    writers: dict[str, tuple[VertexGroup, str]] = {}
+    """Refuse groups that write over each other's results, or read of another one what they do not find on their tile.
+
+    Groups run in order on every tile: one may read in place what an earlier one wrote, and only then write over it.
+    """
+    written: dict[str, tuple[VertexGroup, str]] = {}
+    """By storage, what is in it since which group of the step."""
     for group in step.groups:
-        for name in group.results:
-            storage = executable.variables[name].storage
-            if storage in writers:
-                other = f"where {writers[storage][1]} is written too"
-                raise refuse(
-                    f"{where(number, step, group)} writes {name} into buffer {storage}, {other}",
-                    group.location,
-                )
-            writers[storage] = group, name
-    for group in step.groups if len(step.groups) > 1 else ():
+        found: set[str] = set()
         for operand in group.operands:
-            writer, name = writers.get(executable.variables[operand.variable].storage, (group, ""))
-            if writer is not group:
+            storage = executable.variables[operand.variable].storage
+            if storage not in written:
+                continue
+            name = written[storage][1]
+            if operand.buffer or operand.variable != name:
                 other = f"over which another group of the same compute set writes {name}"
                 raise refuse(
                     f"{where(number, step, group)} reads {operand.variable}, {other}", group.location
                 )
+            found.add(storage)
+        for name in group.results:
+            storage = executable.variables[name].storage
+            if storage in written and (written[storage][0] is group or storage not in found):
+                other = f"where {written[storage][1]} is written too"
+                raise refuse(
+                    f"{where(number, step, group)} writes {name} into buffer {storage}, {other}",
+                    group.location,
+                )
+            written[storage] = group, name
 
 
 def read_by(step: StepRecord) -> tuple[str, ...]:

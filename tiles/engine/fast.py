@@ -482,7 +482,8 @@ class FastEngine(TracedEngine):
                     name = group.operands[0].variable if len(group.operands) == 1 else ""
                     if name in open_ones and _sums_leading(group, math.prod(exe.variables[name].shape[1:])):
                         found.add(name)
-                open_ones |= {group.results[0]: group for group in step.groups if self._may_be_added(group)}
+                    if self._may_be_added(group):
+                        open_ones[group.results[0]] = group
         return frozenset(found)
 
     def _may_be_added(self, group: VertexGroup) -> bool:

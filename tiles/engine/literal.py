@@ -413,13 +413,20 @@ class LiteralEngine(MachineEngine):
         rows[list(last)] = value[list(last.values())]
 
     def _execute(self, number: int, step: ExecuteStep, run: _Run) -> None:
-        """Run a superstep; its groups exchange, compute and store together."""
+        """Run a superstep: its groups exchange together, those of a stage compute and store together."""
         self._exchange(number, run.memory)
-        operands = self._operands_of(number, run.memory)
-        results = [self._vertices(group, read) for group, read in zip(step.groups, operands, strict=True)]
-        self._require_agreement(number, run.memory)  # beside the computation
+        first = 0
+        for groups in step.stages:
+            self._stage(number, slice(first, first + len(groups)), groups, run)
+            first += len(groups)
+
+    def _stage(self, number: int, which: slice, groups: Sequence[VertexGroup], run: _Run) -> None:
+        """Run groups of which none reads in place what another one of them writes."""
+        operands = self._operands_of(number, which, run.memory)
+        results = [self._vertices(group, read) for group, read in zip(groups, operands, strict=True)]
+        self._require_agreement(number, which, run.memory)  # beside the computation
         results = [[np.asarray(x) for x in arrays] for arrays in results]
-        for group, arrays in zip(step.groups, results, strict=True):
+        for group, arrays in zip(groups, results, strict=True):
             for i, x in enumerate(arrays):
                 self._store_result(group, i, run, x)
 
@@ -442,17 +449,19 @@ class LiteralEngine(MachineEngine):
 
     def _exchange(self, number: int, state: TileMemory) -> None:
         """Write every slice that is not in place to its buffer on every cell's tile, read where its source lies."""
-        state.kept(("exchange", number), lambda: Exchange(state, self._all_stored(number))).run()
+        received = itertools.chain.from_iterable(self._stored(number))
+        state.kept(("exchange", number), lambda: Exchange(state, list(received))).run()
 
-    def _operands_of(self, number: int, state: TileMemory) -> list[list[np.ndarray]]:
-        """Return every group's operands, put together from the tiles' own memory."""
-        return state.kept(("operands", number), lambda: Collected(state, self._stored(number))).read()
+    def _operands_of(self, number: int, which: slice, state: TileMemory) -> list[list[np.ndarray]]:
+        """Return the operands of some groups of a step, put together from the tiles' own memory."""
+        key = ("operands", number, which.start)
+        return state.kept(key, lambda: Collected(state, self._stored(number)[which])).read()
 
-    def _require_agreement(self, number: int, state: TileMemory) -> None:
+    def _require_agreement(self, number: int, which: slice, state: TileMemory) -> None:
         """Raise InvalidExecutable if copies of an operand differ."""
-        names = state.kept(
-            ("agreement", number), lambda: Agreement(state, self._all_stored(number))
-        ).differing()
+        read = itertools.chain.from_iterable(self._stored(number)[which])
+        key = ("agreement", number, which.start)
+        names = state.kept(key, lambda: Agreement(state, list(read))).differing()
         if names:
             step = self.executable.steps[number]
             raise InvalidExecutable(f"step {step.name}: copies of {', '.join(names)} differ between tiles")
@@ -494,9 +503,6 @@ class LiteralEngine(MachineEngine):
             groups = step.groups
             self._operands[number] = [[self._derived(g, k) for k in range(len(g.operands))] for g in groups]
         return self._operands[number]
-
-    def _all_stored(self, number: int) -> list[StoredOperand]:
-        return list(itertools.chain.from_iterable(self._stored(number)))
 
     def _derived(self, group: VertexGroup, k: int) -> StoredOperand:
         operand, index_map, exe = group.operands[k], group.form.operands[k], self.executable
@@ -553,17 +559,17 @@ class VertexEngine(LiteralEngine):
                 parts[(*cells, *(slice(0, n) for n in x.shape[len(grid) :]))] = x
         return [self._result_parts(group, i, x) for i, x in enumerate(out)]
 
-    def _operands_of(self, number: int, state: TileMemory) -> list[list[np.ndarray]]:
-        """Return what every cell finds on its own tile for every group's operands: ``[*grid, *extents]``."""
+    def _operands_of(self, number: int, which: slice, state: TileMemory) -> list[list[np.ndarray]]:
+        """Return what every cell finds on its own tile for the operands of some groups: ``[*grid, *extents]``."""
         return [
             [self._found_cells(held, (number, group, k), state) for k, held in enumerate(operands)]
-            for group, operands in enumerate(self._stored(number))
+            for group, operands in enumerate(self._stored(number)[which], which.start)
         ]
 
     def _found_cells(self, held: StoredOperand, key: tuple[int, int, int], state: TileMemory) -> np.ndarray:
         return state.kept(key, lambda: held.cells(state)).read()
 
-    def _require_agreement(self, number: int, state: TileMemory) -> None:
+    def _require_agreement(self, number: int, which: slice, state: TileMemory) -> None:
         """Accept any copies: every vertex computes with its own, so differing ones differ in results."""
 
     def _store_result(self, group: VertexGroup, i: int, run: _Run, result: np.ndarray) -> None:

@@ -193,23 +193,23 @@ class TileEngine(VertexEngine):
         found = self._found[key]
         return None if isinstance(found, str) else found
 
-    def _operands_of(self, number: int, state: TileMemory) -> list[list[np.ndarray]]:
+    def _operands_of(self, number: int, which: slice, state: TileMemory) -> list[list[np.ndarray]]:
         """Return what cells find on their tiles where they run by code, whole operands for other groups."""
         step = self.executable.steps[number]
         assert isinstance(step, ExecuteStep)
-        held = self._stored(number)
-        in_cells = [self._by_code(group) is not None for group in step.groups]
+        held = self._stored(number)[which]
+        in_cells = [self._by_code(group) is not None for group in step.groups[which]]
         apart = [[] if cells else own for cells, own in zip(in_cells, held, strict=True)]
-        whole = state.kept(("operands", number), lambda: Collected(state, apart)).read()
+        whole = state.kept(("operands", number, which.start), lambda: Collected(state, apart)).read()
         return [
-            [self._found_cells(own, (number, g, k), state) for k, own in enumerate(held[g])]
+            [self._found_cells(own, (number, which.start + g, k), state) for k, own in enumerate(held[g])]
             if cells
             else whole[g]
             for g, cells in enumerate(in_cells)
         ]
 
-    def _require_agreement(self, number: int, state: TileMemory) -> None:
-        LiteralEngine._require_agreement(self, number, state)
+    def _require_agreement(self, number: int, which: slice, state: TileMemory) -> None:
+        LiteralEngine._require_agreement(self, number, which, state)
 
     def _vertices(self, group: VertexGroup, operands: list[np.ndarray]) -> list[Datum]:
         if self._by_code(group) is None:

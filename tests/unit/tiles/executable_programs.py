@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from unittest import mock
 
 import jax
 import numpy as np
@@ -387,6 +388,12 @@ def refused(data: dict[str, Any]) -> str:
     except InvalidExecutable as error:
         return str(error)
     return ""
+
+
+def ungrouped(compile_: Callable[[], Executable]) -> Executable:
+    """Return what compiles without grouping: every step stands alone."""
+    with mock.patch("tiles.compiler.compile.grouped", lambda tree, order, *_: (tree, order)):
+        return compile_()
 
 
 def compiled(name: str, target: Target) -> Executable:

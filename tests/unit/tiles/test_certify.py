@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.tiles.executable_programs import PROGRAMS, WindowSum, compiled, rows, split
-from tiles.compiler import Executable, certify, check, compile_graph, control, step_costs
+from tests.unit.tiles.executable_programs import PROGRAMS, WindowSum, compiled, rows, split, ungrouped
+from tiles.compiler import Executable, certify, check, compile_graph, step_costs
 from tiles.compiler.steps import CopyStep, ExecuteStep, Operand
 from tiles.errors import InvalidExecutable
 from tiles.graph import (
@@ -180,7 +180,7 @@ def test_a_receive_buffer_nobody_uses_is_refused(small_target: Target) -> None:
 
 
 def test_two_groups_may_not_write_one_buffer(small_target: Target) -> None:
-    executable = compiled("update", small_target)
+    executable = ungrouped(lambda: compiled("update", small_target))
     first, second = executable.steps
     assert isinstance(first, ExecuteStep) and isinstance(second, ExecuteStep)
     both = ExecuteStep("both", (second.groups[0], dataclasses.replace(first.groups[0], results=("scale2",))))
@@ -189,13 +189,33 @@ def test_two_groups_may_not_write_one_buffer(small_target: Target) -> None:
     assert_refused(one, "writes scale2 into buffer p, where descend is written too")
 
 
-def test_a_group_may_not_read_what_another_writes(small_target: Target) -> None:
+def test_groups_of_one_step_run_in_order(small_target: Target) -> None:
+    """One may read in place what an earlier one wrote, and write over it; not a later one's, nor by exchange."""
     executable = compiled("update", small_target)
-    first, second = executable.steps
-    assert isinstance(first, ExecuteStep) and isinstance(second, ExecuteStep)
-    both = ExecuteStep("both", (first.groups[0], second.groups[0]))
-    one = changed(executable, steps=(first, both), program=control.Sequence((0, 1)))
-    assert_refused(one, "reads scale, over which another group of the same compute set writes scale")
+    (step,) = executable.steps
+    assert isinstance(step, ExecuteStep)
+    scale, descend = step.groups
+    assert [o.buffer for o in descend.operands] == ["", ""]
+    assert step.reads == ("g", "p") and step.flows == ((("g",), ("scale",)), (("p", "g"), ("descend",)))
+    assert step.stages == ((scale,), (descend,))
+    backwards = changed(executable, steps=(ExecuteStep("both", (descend, scale)),))
+    assert_refused(backwards, "reads scale, but nothing was written to its buffer scale before")
+    buffer = dataclasses.replace(executable.buffers["scale"], name="descend.in1", category="message")
+    received = dataclasses.replace(descend, operands=(descend.operands[0], Operand("scale", "descend.in1")))
+    early = changed(
+        executable,
+        steps=(ExecuteStep("both", (scale, received)),),
+        buffers=executable.buffers | {"descend.in1": buffer},
+    )
+    assert_refused(early, "reads scale, over which another group of the same compute set writes scale")
+    older = dataclasses.replace(executable.variables["scale"], name="older")
+    other = dataclasses.replace(descend, operands=(descend.operands[0], Operand("older", "")))
+    stale = changed(
+        executable,
+        steps=(ExecuteStep("both", (scale, other)),),
+        variables=executable.variables | {"older": older},
+    )
+    assert_refused(stale, "reads older, over which another group of the same compute set writes scale")
 
 
 def test_a_codelet_that_needs_its_operand_may_not_write_over_it(
@@ -316,7 +336,7 @@ def test_each_of_many_equal_steps_is_refused(small_target: Target) -> None:
         else:
             negate(graph, before, after, graph.program)
     graph.outputs = [t.name for t in tensors[1:]]
-    executable = compile_graph(graph)
+    executable = ungrouped(lambda: compile_graph(graph))
     alike, results = certify(executable), len(tensors) - 2
     assert (alike.results, alike.in_place, alike.copies) == (results, results, 1)
     backwards = Layout((AxisSplit(4, 1, ((4, -1),)), whole(4)), 3)
@@ -400,7 +420,7 @@ def test_a_transposition_does_not_overwrite_what_it_has_yet_to_read(small_target
     negate(graph, x, a, graph.program)
     negate(graph, a, b, graph.program, transposed=True)
     graph.outputs = [b.name]
-    executable = compile_graph(graph)
+    executable = ungrouped(lambda: compile_graph(graph))
     assert len(set(storages(executable, "a", "b"))) == 2
     certify(executable)
     buffers = {k: v for k, v in executable.buffers.items() if k != "b"}

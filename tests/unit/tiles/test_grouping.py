@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ import ipuxla
 from ipuxla.lowering import lower_module
 from tests.flow import assert_engines_agree, optimized_module
 from tests.models.optimizers import adam
-from tests.unit.tiles.executable_programs import rows, split
+from tests.unit.tiles.executable_programs import rows, split, ungrouped
 from tiles.compiler import (
     CopyStep,
     Executable,
@@ -47,13 +46,8 @@ from tiles.target import Target
 
 ENGINES = ("fast", "literal", "vertex")
 PLAN = Plan((split(16, 4),))
+OTHER = Plan((split(16, 2),))
 GC200 = Target.named("gc200")
-
-
-def ungrouped(compile_: Callable[[], Executable]) -> Executable:
-    """Return what compiles without grouping."""
-    with mock.patch("tiles.compiler.compile.grouped", lambda tree, order, *_: (tree, order)):
-        return compile_()
 
 
 def sizes(executable: Executable) -> list[int]:
@@ -62,7 +56,7 @@ def sizes(executable: Executable) -> list[int]:
 
 
 def leaves(target: Target, between: Callable[[Graph], None] | None = None) -> Graph:
-    """Two leaves of two levels each, written one leaf after the other."""
+    """Two leaves of two levels each, written one leaf after the other; on other tiles on each level."""
     graph = Graph(target, "leaves")
     inputs = [graph.add_input((16,), "float32", name) for name in "ab"]
     for x in inputs:
@@ -70,7 +64,7 @@ def leaves(target: Target, between: Callable[[Graph], None] | None = None) -> Gr
     graph.outputs = []
     for k, x in enumerate(inputs):
         half = popops.mul(Site(graph, f"half{k}", f"net.py:{k} in Net/Leaf_{k}"), x, 0.5, plan=PLAN)
-        graph.outputs.append(popops.exp(Site(graph, f"exp{k}"), half, plan=PLAN).name)
+        graph.outputs.append(popops.exp(Site(graph, f"exp{k}"), half, plan=OTHER).name)
         if between is not None and k == 0:
             between(graph)
     return graph
@@ -93,6 +87,48 @@ def test_leaves_join_level_by_level(small_target: Target) -> None:
             wanted, _ = make_engine(before, "fast", "ring").run(x, -x)
             for got, want in zip(outputs, wanted, strict=True):
                 np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("trips", [0, 3])
+def test_a_bias_is_received_with_the_sums_that_it_is_added_to(trips: int, small_target: Target) -> None:
+    """Tiles add it to what they have computed themselves: one exchange phase and one sync, in a loop as well."""
+
+    def made() -> Graph:
+        graph = Graph(small_target, "bias")
+        x = graph.add_input((16, 8), "float32", "x")
+        graph.set_layout(x.name, rows((16, 8), 4, base=8))
+        bias = graph.add_input((16,), "float32", "bias")
+        graph.set_layout(bias.name, rows((16,), 16, base=12))
+        total = graph.add_tensor((16,), "float32", "total", rows((16,), 4))
+        body = Sequence()
+        sums = popops.reduce(
+            Site(graph, "sums", sequence=body), x, (1,), "add", plan=Plan((split(16, 4), split(8, 8)))
+        )
+        whole = popops.add(Site(graph, "whole", sequence=body), sums, bias, plan=PLAN)
+        last = popops.neg(Site(graph, "last", sequence=body), whole, plan=PLAN)
+        body.add(Copy(total.name, (last.name,)))
+        graph.program.add(Repeat(trips, body) if trips else body)
+        graph.outputs = [total.name]
+        return graph
+
+    executable, before = compile_graph(made()), ungrouped(lambda: compile_graph(made()))
+    certify(executable)
+    (step,) = (s for s in executable.steps if isinstance(s, ExecuteStep))
+    assert [group.name for group in step.groups] == ["sums", "whole", "last"]
+    assert [[bool(o.buffer) for o in group.operands] for group in step.groups] == [
+        [True],
+        [False, True],
+        [False],
+    ]
+    entry = small_target.internal_sync_cycles + small_target.exchange_phase_overhead_cycles
+    took, takes = (sum(cost.cycles or 0 for cost in step_costs(e)) for e in (before, executable))
+    assert took - takes >= entry
+    between = executable.buffers[executable.variables["sums"].storage]
+    assert (between.start, between.end) == (0, 0), "nothing of it outlives the step, whatever repeats it"
+    x, bias = np.arange(128, dtype=np.float32).reshape(16, 8), np.linspace(-1, 1, 16, dtype=np.float32)
+    for engine in ENGINES:
+        (got,), _ = make_engine(executable, engine).run(x, bias)
+        np.testing.assert_allclose(got, -(x.sum(1) + bias), rtol=1e-6)
 
 
 def test_a_report_tells_how_many_share_a_step_and_what_is_around_them(small_target: Target) -> None:
