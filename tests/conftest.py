@@ -119,7 +119,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 # ---- memory
 
-FORGET_ABOVE_BYTES = 3 << 29
+FORGET_ABOVE_BYTES = (
+    os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8 if sys.platform.startswith("linux") else 0
+)
+"""An eighth of the machine's memory, for each of two workers."""
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:

@@ -3,11 +3,13 @@
 A step joins an earlier one of its sequence when nothing from there on stands in its way: no step writes the storage of
 what it reads, or reads or writes the storage of what it writes. Of members of one superstep, which exchange before any of
 them computes, and compute in order on every tile, a later one may read in place what an earlier one wrote, write over it
-then, and write over what earlier ones read: so a bias is received with the products that it is added to. Storages are
-those of the program as it stood, so views, copies that need not move and results in place stay what they were. Control,
-and whatever the host sees, is never passed. A superstep of several members takes no longer than they did apart: one sync,
-one exchange phase, and no tile waits between them. Slices of one product that is cut to need less memory stay apart.
-Exchange programs are shared in a step as between steps (``sharing``), so that joining costs none.
+then, and write over what earlier ones read: so a bias is received with the products that it is added to. What goes on
+with what its tile has computed and receives nothing, nor is needed by what does, saves no phase: it is a step of its own
+behind them, and told apart in reports. Storages are those of the program as it stood, so views, copies that need not move
+and results in place stay what they were. Control, and whatever the host sees, is never passed. A superstep of several
+members takes no longer than they did apart: one sync, one exchange phase, and no tile waits between them. Slices of one
+product that is cut to need less memory stay apart. Exchange programs are shared in a step as between steps
+(``sharing``), so that joining costs none.
 
 Memory is what it may cost: results are there earlier, and what members receive and use is there together. A step joins
 where the fullest tile then has at most so many bytes more than the program ever had (``spare_bytes``).
@@ -29,7 +31,7 @@ from tiles.compiler.memory import Request, tile_ranges
 from tiles.compiler.order import Copies, NumberedStep, Order, live_range
 from tiles.compiler.storages import Storages
 from tiles.graph import ComputeSet, Copy, Tensor
-from tiles.plan import is_resident
+from tiles.plan import is_local, is_resident
 from tiles.planning import operation_of
 
 SHARE = 0.03
@@ -57,7 +59,7 @@ def grouped(
     """
     grouping = _Grouping(order, storages, _Budget(order, storages, requests, spare_bytes))
     grouping.walk(tree)
-    return _renumbered(tree, order, grouping.leader)
+    return _renumbered(tree, order, grouping.placed())
 
 
 def is_leaf(step: Copy | ComputeSet) -> bool:
@@ -77,13 +79,13 @@ class _Run:
     Attributes:
       reads: the last step that reads each storage.
       writes: the last step that writes each storage.
-      holds: what it wrote there.
+      holds: what was written there last, by the step of which number.
       groups: steps that others may join, by their kind.
     """
 
     reads: dict[str, int] = field(default_factory=dict[str, int])
     writes: dict[str, int] = field(default_factory=dict[str, int])
-    holds: dict[str, str] = field(default_factory=dict[str, str])
+    holds: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
     groups: dict[type, list[int]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -94,6 +96,9 @@ class _Grouping:
         self.order, self.storages, self.budget = order, storages, budget
         self.leader = list(range(len(order.steps)))
         self.cut: dict[int, set[str]] = defaultdict(set)
+        self.sources: dict[int, set[int]] = {}
+        """By step of one operation, those whose results it reads from its own tiles' memory."""
+        self.receiving: set[int] = set()
         self._seen: set[int] = set()
 
     def walk(self, node: Node) -> None:
@@ -116,7 +121,7 @@ class _Grouping:
             return _Run()
         names = accessed(step)
         reads, writes = ({self.storages.of(name) for name in each} for each in names)
-        here = self._read_here(step, run)
+        here = self._read_here(number, step, run)
         after = [run.writes.get(storage, NEVER) for storage in (reads | writes) - here]
         since = [run.writes.get(storage, NEVER) for storage in here]
         (since if isinstance(step, ComputeSet) else after).extend(run.reads.get(s, NEVER) for s in writes)
@@ -140,21 +145,64 @@ class _Grouping:
         for name in names[1]:
             storage = self.storages.of(name)
             run.writes[storage] = max(place, run.writes.get(storage, NEVER))
-            run.holds[storage] = name
+            run.holds[storage] = name, number
         return run
 
-    def _read_here(self, step: Copy | ComputeSet, run: _Run) -> set[str]:
+    def _read_here(self, number: int, step: Copy | ComputeSet, run: _Run) -> set[str]:
         """Return the storages of which a step reads only what was last written there, every tile from its own memory."""
         if not isinstance(step, ComputeSet) or len(step.vertices) != 1:
             return set()
-        group = step.vertices[0]
-        found: dict[bool, set[str]] = {True: set(), False: set()}
+        group, here = step.vertices[0], dict[str, int]()
+        other: set[str] = set()
         for k, name in enumerate(group.operands):
             storage, layout = self.storages.of(name), self.storages.tensors[name].layout
             assert layout is not None
-            is_here = run.holds.get(storage) == name and is_resident(group.form, group.plan, k, layout)
-            found[is_here].add(storage)
-        return found[True] - found[False]
+            held, writer = run.holds.get(storage, ("", NEVER))
+            if not is_local(group.form, group.plan, k, layout):
+                self.receiving.add(number)
+            if held == name and is_resident(group.form, group.plan, k, layout):
+                here[storage] = writer
+            else:
+                other.add(storage)
+        found = here.keys() - other
+        self.sources[number] = {here[storage] for storage in found}
+        return found
+
+    def placed(self) -> list[tuple[int, int]]:
+        """Return for every step its group, and how many steps behind it that it is: those that save no phase there."""
+        members: dict[int, list[int]] = defaultdict(list)
+        for number, first in enumerate(self.leader):
+            members[first].append(number)
+        found = [(number, 0) for number in self.leader]
+        for first, numbers in members.items():
+            for number, behind in self._behind(numbers).items() if len(numbers) > 1 else ():
+                found[number] = first, behind
+        return found
+
+    def _behind(self, numbers: list[int]) -> dict[int, int]:
+        """Return how many steps behind their group its members are, given in order."""
+        before: dict[int, set[int]] = {}
+        """By member, those that it may not come before: over whose operands it writes."""
+        sources: dict[int, set[int]] = {}
+        readers: dict[str, set[int]] = defaultdict(set)
+        for number in numbers:
+            step = self.order.steps[number][1]
+            assert isinstance(step, (Copy, ComputeSet))
+            reads, writes = ({self.storages.of(name) for name in names} for names in accessed(step))
+            before[number] = {reader for storage in writes for reader in readers[storage]}
+            sources[number] = self.sources.get(number, set()).intersection(numbers)
+            for storage in reads:
+                readers[storage].add(number)
+        kept: set[int] = set()  # in the group itself
+        for number in reversed(numbers):
+            if number in kept or number in self.receiving or not sources[number]:
+                kept |= {number} | sources[number] | before[number]
+        behind: dict[int, int] = {}
+        for number in numbers:
+            steps = [behind[source] + 1 for source in sources[number]]
+            steps += [behind[reader] for reader in before[number]]
+            behind[number] = 0 if number in kept else max(steps)
+        return behind
 
 
 def _split_operation(name: str) -> str:
@@ -271,23 +319,25 @@ def _held(requests: list[Request], steps: int, num_tiles: int) -> np.ndarray:
 # ---- numbering anew
 
 
-def _renumbered(tree: Sequence, order: Order, leader: list[int]) -> tuple[Node, Order]:
-    """Return tree and order with every step where its leader is, and numbers without gaps."""
-    members: dict[int, list[int]] = defaultdict(list)
-    for number, first in enumerate(leader):
-        members[first].append(number)
+def _renumbered(tree: Sequence, order: Order, placed: list[tuple[int, int]]) -> tuple[Node, Order]:
+    """Return tree and order with every step where it is placed, and numbers without gaps."""
+    members: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, place in enumerate(placed):
+        members[place].append(number)
     firsts = sorted(members)
-    rank = np.concatenate([[0], np.cumsum(np.isin(np.arange(len(leader)), firsts))]).tolist()
-    """By old number, up to their count, how many leaders come before."""
+    count = np.bincount([group for group, _ in firsts], minlength=len(placed))
+    rank = np.concatenate([[0], np.cumsum(count)]).tolist()
+    """By old number, up to their count, how many steps come before."""
 
     def spanned(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        return [(rank[first], max(rank[first], rank[min(end + 1, len(leader))] - 1)) for first, end in spans]
+        return [(rank[first], max(rank[first], rank[min(end + 1, len(placed))] - 1)) for first, end in spans]
 
     new = copy.copy(order)
     new.steps = [
-        (order.steps[first][0], _joined([order.steps[n][1] for n in members[first]])) for first in firsts
+        (order.steps[members[place][0]][0], _joined([order.steps[n][1] for n in members[place]]))
+        for place in firsts
     ]
-    places = [*(rank[first] for first in leader), len(firsts)]
+    places = [*(rank[group] + behind for group, behind in placed), len(firsts)]
     new.accesses = defaultdict(list)
     for name, uses in order.accesses.items():
         written = {places[number]: number for number, is_write in sorted(uses, reverse=True) if is_write}
@@ -304,7 +354,7 @@ def _renumbered(tree: Sequence, order: Order, leader: list[int]) -> tuple[Node, 
     new.bodies = {f: range(rank[body.start], rank[body.stop]) for f, body in order.bodies.items()}
     new.recalled = {f: [rank[at] for at in sites] for f, sites in order.recalled.items()}
     new.__dict__.pop("call_spans", None)  # of the old numbers
-    return _Trees(leader, rank).of(tree), new
+    return _Trees(rank).of(tree), new
 
 
 def _joined(steps: list[NumberedStep]) -> NumberedStep:
@@ -319,10 +369,10 @@ def _joined(steps: list[NumberedStep]) -> NumberedStep:
 
 
 class _Trees:
-    """Control trees with the leaders' new numbers; what is one tree stays one."""
+    """Control trees with the steps' new numbers, given how many come before each old one; what is one tree stays one."""
 
-    def __init__(self, leader: list[int], rank: list[int]) -> None:
-        self.leader, self.rank = leader, rank
+    def __init__(self, rank: list[int]) -> None:
+        self.rank = rank
         self._done: dict[int, Node] = {}
 
     def of(self, node: Node) -> Node:
@@ -342,12 +392,12 @@ class _Trees:
                 return replace(node, body=self._part(node.body))
 
     def _parts(self, sequence: Sequence) -> Iterator[Part]:
-        """Yield the parts of a sequence, steps that others lead left out."""
+        """Yield the parts of a sequence, every group with the steps behind it."""
         for part in sequence.parts:
-            if not isinstance(part, int):
+            if isinstance(part, int):
+                yield from range(self.rank[part], self.rank[part + 1])
+            else:
                 yield self.of(part)
-            elif self.leader[part] == part:
-                yield self.rank[part]
 
     def _part(self, part: Part) -> Part:
         return self.rank[part] if isinstance(part, int) else self.of(part)

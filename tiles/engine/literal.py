@@ -449,8 +449,7 @@ class LiteralEngine(MachineEngine):
 
     def _exchange(self, number: int, state: TileMemory) -> None:
         """Write every slice that is not in place to its buffer on every cell's tile, read where its source lies."""
-        received = itertools.chain.from_iterable(self._stored(number))
-        state.kept(("exchange", number), lambda: Exchange(state, list(received))).run()
+        state.kept(("exchange", number), lambda: Exchange(state, self._all_stored(number))).run()
 
     def _operands_of(self, number: int, which: slice, state: TileMemory) -> list[list[np.ndarray]]:
         """Return the operands of some groups of a step, put together from the tiles' own memory."""
@@ -459,9 +458,8 @@ class LiteralEngine(MachineEngine):
 
     def _require_agreement(self, number: int, which: slice, state: TileMemory) -> None:
         """Raise InvalidExecutable if copies of an operand differ."""
-        read = itertools.chain.from_iterable(self._stored(number)[which])
         key = ("agreement", number, which.start)
-        names = state.kept(key, lambda: Agreement(state, list(read))).differing()
+        names = state.kept(key, lambda: Agreement(state, self._all_stored(number, which))).differing()
         if names:
             step = self.executable.steps[number]
             raise InvalidExecutable(f"step {step.name}: copies of {', '.join(names)} differ between tiles")
@@ -503,6 +501,9 @@ class LiteralEngine(MachineEngine):
             groups = step.groups
             self._operands[number] = [[self._derived(g, k) for k in range(len(g.operands))] for g in groups]
         return self._operands[number]
+
+    def _all_stored(self, number: int, which: slice = slice(None)) -> list[StoredOperand]:
+        return list(itertools.chain.from_iterable(self._stored(number)[which]))
 
     def _derived(self, group: VertexGroup, k: int) -> StoredOperand:
         operand, index_map, exe = group.operands[k], group.form.operands[k], self.executable

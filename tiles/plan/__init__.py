@@ -30,7 +30,16 @@ from tiles.plan.pricing import (
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION, Operand, Question
 from tiles.plan.search import follow, leaving, search
 from tiles.plan.serial import SerialSplit, serial_split, slice_form
-from tiles.plan.slices import OUTSIDE, UNUSED, AxisSlices, Slices, is_resident, layout_slices, operand_slices
+from tiles.plan.slices import (
+    OUTSIDE,
+    UNUSED,
+    AxisSlices,
+    Slices,
+    is_local,
+    is_resident,
+    layout_slices,
+    operand_slices,
+)
 
 __all__ = [
     "CODE_PRICE",
@@ -55,6 +64,7 @@ __all__ = [
     "exchange_figures",
     "exchange_parts",
     "follow",
+    "is_local",
     "is_resident",
     "keeps_order",
     "layout_slices",

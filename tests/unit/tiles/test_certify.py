@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.tiles.executable_programs import PROGRAMS, WindowSum, compiled, rows, split, ungrouped
-from tiles.compiler import Executable, certify, check, compile_graph, step_costs
+from tests.unit.tiles.executable_programs import PROGRAMS, WindowSum, compiled, rows, split
+from tiles.compiler import Executable, certify, check, compile_graph, control, step_costs
 from tiles.compiler.steps import CopyStep, ExecuteStep, Operand
 from tiles.errors import InvalidExecutable
 from tiles.graph import (
@@ -180,7 +180,7 @@ def test_a_receive_buffer_nobody_uses_is_refused(small_target: Target) -> None:
 
 
 def test_two_groups_may_not_write_one_buffer(small_target: Target) -> None:
-    executable = ungrouped(lambda: compiled("update", small_target))
+    executable = compiled("update", small_target)
     first, second = executable.steps
     assert isinstance(first, ExecuteStep) and isinstance(second, ExecuteStep)
     both = ExecuteStep("both", (second.groups[0], dataclasses.replace(first.groups[0], results=("scale2",))))
@@ -189,11 +189,31 @@ def test_two_groups_may_not_write_one_buffer(small_target: Target) -> None:
     assert_refused(one, "writes scale2 into buffer p, where descend is written too")
 
 
+def in_one_step(executable: Executable) -> Executable:
+    """Return a program of two steps whose groups are one step's."""
+    first, second = executable.steps
+    assert isinstance(first, ExecuteStep) and isinstance(second, ExecuteStep)
+    buffers = {
+        name: dataclasses.replace(b, start=min(b.start, 0), end=1 if b.end == 2 else min(b.end, 0))
+        for name, b in executable.buffers.items()
+    }
+    control_code = dataclasses.replace(
+        buffers["control code"], size_bytes=executable.target.control_code_bytes_per_step
+    )
+    return changed(
+        executable,
+        steps=(ExecuteStep(first.name, (*first.groups, *second.groups)),),
+        program=control.Sequence((0,)),
+        buffers=buffers | {"control code": control_code},
+    )
+
+
 def test_groups_of_one_step_run_in_order(small_target: Target) -> None:
     """One may read in place what an earlier one wrote, and write over it; not a later one's, nor by exchange."""
-    executable = compiled("update", small_target)
+    executable = in_one_step(compiled("update", small_target))
     (step,) = executable.steps
     assert isinstance(step, ExecuteStep)
+    certify(executable)
     scale, descend = step.groups
     assert [o.buffer for o in descend.operands] == ["", ""]
     assert step.reads == ("g", "p") and step.flows == ((("g",), ("scale",)), (("p", "g"), ("descend",)))
@@ -336,7 +356,7 @@ def test_each_of_many_equal_steps_is_refused(small_target: Target) -> None:
         else:
             negate(graph, before, after, graph.program)
     graph.outputs = [t.name for t in tensors[1:]]
-    executable = ungrouped(lambda: compile_graph(graph))
+    executable = compile_graph(graph)
     alike, results = certify(executable), len(tensors) - 2
     assert (alike.results, alike.in_place, alike.copies) == (results, results, 1)
     backwards = Layout((AxisSplit(4, 1, ((4, -1),)), whole(4)), 3)
@@ -420,7 +440,7 @@ def test_a_transposition_does_not_overwrite_what_it_has_yet_to_read(small_target
     negate(graph, x, a, graph.program)
     negate(graph, a, b, graph.program, transposed=True)
     graph.outputs = [b.name]
-    executable = ungrouped(lambda: compile_graph(graph))
+    executable = compile_graph(graph)
     assert len(set(storages(executable, "a", "b"))) == 2
     certify(executable)
     buffers = {k: v for k, v in executable.buffers.items() if k != "b"}

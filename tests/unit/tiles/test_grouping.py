@@ -101,9 +101,9 @@ def test_a_bias_is_received_with_the_sums_that_it_is_added_to(trips: int, small_
         graph.set_layout(bias.name, rows((16,), 16, base=12))
         total = graph.add_tensor((16,), "float32", "total", rows((16,), 4))
         body = Sequence()
-        sums = popops.reduce(
-            Site(graph, "sums", sequence=body), x, (1,), "add", plan=Plan((split(16, 4), split(8, 8)))
-        )
+        there, here = (Plan((split(16, 4), split(8, 8)), base) for base in (8, 0))
+        first = popops.mul(Site(graph, "first", sequence=body), x, 2.0, plan=there)
+        sums = popops.reduce(Site(graph, "sums", sequence=body), first, (1,), "add", plan=here)
         whole = popops.add(Site(graph, "whole", sequence=body), sums, bias, plan=PLAN)
         last = popops.neg(Site(graph, "last", sequence=body), whole, plan=PLAN)
         body.add(Copy(total.name, (last.name,)))
@@ -113,22 +113,20 @@ def test_a_bias_is_received_with_the_sums_that_it_is_added_to(trips: int, small_
 
     executable, before = compile_graph(made()), ungrouped(lambda: compile_graph(made()))
     certify(executable)
-    (step,) = (s for s in executable.steps if isinstance(s, ExecuteStep))
-    assert [group.name for group in step.groups] == ["sums", "whole", "last"]
-    assert [[bool(o.buffer) for o in group.operands] for group in step.groups] == [
-        [True],
-        [False, True],
-        [False],
-    ]
+    steps = [s for s in executable.steps if isinstance(s, ExecuteStep)]
+    assert [[group.name for group in s.groups] for s in steps] == [["first"], ["sums", "whole"], ["last"]]
+    assert [[bool(o.buffer) for o in group.operands] for group in steps[1].groups] == [[True], [False, True]]
     entry = small_target.internal_sync_cycles + small_target.exchange_phase_overhead_cycles
     took, takes = (sum(cost.cycles or 0 for cost in step_costs(e)) for e in (before, executable))
     assert took - takes >= entry
     between = executable.buffers[executable.variables["sums"].storage]
-    assert (between.start, between.end) == (0, 0), "nothing of it outlives the step, whatever repeats it"
+    assert (between.start, between.end) == (1, 2), (
+        "it is there from where it is written, whatever repeats that"
+    )
     x, bias = np.arange(128, dtype=np.float32).reshape(16, 8), np.linspace(-1, 1, 16, dtype=np.float32)
     for engine in ENGINES:
         (got,), _ = make_engine(executable, engine).run(x, bias)
-        np.testing.assert_allclose(got, -(x.sum(1) + bias), rtol=1e-6)
+        np.testing.assert_allclose(got, -(2 * x.sum(1) + bias), rtol=1e-6)
 
 
 def test_a_report_tells_how_many_share_a_step_and_what_is_around_them(small_target: Target) -> None:

@@ -401,7 +401,7 @@ def test_variables_that_crowd_some_tiles_are_spread_over_all(gc200: Target, kind
 
     So they are where what is missing is less than what operations need there for themselves: serial splits cost more.
     """
-    room = {DATA: 128 * 1024, TEMPORARIES: 153_344}[kind]
+    room = {DATA: 128 * 1024, TEMPORARIES: 153_312}[kind]
     graph = Graph(gc200.replace(bytes_per_tile=room), "saved")
     row, at = graph.add_input((1, 64, 256), "float32", "row"), graph.add_input((), "int32", "at")
     held = [graph.add_input((32, 1_100), "float32", f"held{i}") for i in range(10)]

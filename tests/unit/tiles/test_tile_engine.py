@@ -99,10 +99,10 @@ def extremes(x, h, k, b):
         (exchanged, (np.where(X == X.max(), np.nan, X).reshape(-1)[:1001],), 1.0),
         (
             sorted_narrow,
-            (np.append(H, np.nan).reshape(-1)[:1001].astype("float16"), BYTES.reshape(-1)[:1001]),
+            (np.append(np.nan, H)[:301].astype("float16"), BYTES.reshape(-1)[:301]),
             1.0,
         ),
-        (sorted_narrow, (BYTES.reshape(-1)[:999], H.reshape(-1)[:999], BOOLS.reshape(-1)[:500]), 1.0),
+        (sorted_narrow, (BYTES.reshape(-1)[:299], H.reshape(-1)[:299], BOOLS.reshape(-1)[:300]), 1.0),
         (selected, (np.round(X),), 1.0),
         (scans, (X, INTEGERS.reshape(-1)[:300]), 1.0),
         (extremes, (X, H, BYTES, BOOLS), 1.0),
