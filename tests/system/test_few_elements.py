@@ -14,15 +14,15 @@ PROGRAMS = programs()
 STEPS = {
     "splitting a key": 1,
     "three normals": 1,
-    "cart pole": 6 * 50 + 2,
-    "Kalman filter of four states": 12 * 20 + 2,
-    "Lorenz system, Runge-Kutta": 4 * 100 + 2,
-    "Metropolis sampler": 7 * 20 + 3,
+    "cart pole": 3 * 50 + 2,
+    "Kalman filter of four states": 14 * 20 + 2,
+    "Lorenz system, Runge-Kutta": 3 * 100 + 2,
+    "Metropolis sampler": 6 * 20 + 3,
     "Adam with a schedule": 3,
-    "controller": 9 * 50 + 2,
-    "bandit": 11 * 20 + 2,
-    "quaternions": 8 * 50 + 2,
-    "Newton's method for two unknowns": 3 * 10 + 1,
+    "controller": 4 * 50 + 2,
+    "bandit": 9 * 20 + 2,
+    "quaternions": 7 * 50 + 2,
+    "Newton's method for two unknowns": 2 * 10 + 1,
     "counters": 2 * 50 + 2,
 }
 """The most that each may take; 43, 4, 452, 342, 2,302, 1,143, 4, 452, 4,623, 602, 121 and 102 where nothing is taken apart."""

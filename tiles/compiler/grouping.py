@@ -4,12 +4,12 @@ A step joins an earlier one of its sequence when nothing from there on stands in
 what it reads, or reads or writes the storage of what it writes. Of members of one superstep, which exchange before any of
 them computes, and compute in order on every tile, a later one may read in place what an earlier one wrote, write over it
 then, and write over what earlier ones read: so a bias is received with the products that it is added to. What goes on
-with what its tile has computed and receives nothing, nor is needed by what does, saves no phase: it is a step of its own
-behind them, and told apart in reports. Storages are those of the program as it stood, so views, copies that need not move
-and results in place stay what they were. Control, and whatever the host sees, is never passed. A superstep of several
-members takes no longer than they did apart: one sync, one exchange phase, and no tile waits between them. Slices of one
-product that is cut to need less memory stay apart. Exchange programs are shared in a step as between steps
-(``sharing``), so that joining costs none.
+with what its tile has computed and receives nothing, nor is needed by what does, saves no phase: it joins the group after
+them, or is a step of its own in between, told apart in reports. Storages are those of the program as it stood, so views,
+copies that need not move and results in place stay what they were. Control, and whatever the host sees, is never passed.
+A superstep of several members takes no longer than they did apart: one sync, one exchange phase, and no tile waits between
+them. Slices of one product that is cut to need less memory stay apart. Exchange programs are shared in a step as between
+steps (``sharing``), so that joining costs none.
 
 Memory is what it may cost: results are there earlier, and what members receive and use is there together. A step joins
 where the fullest tile then has at most so many bytes more than the program ever had (``spare_bytes``).
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import bisect
 import copy
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -90,35 +91,46 @@ class _Run:
 
 
 class _Grouping:
-    """Walks a program's sequences; ``leader`` says by number which step every step belongs to."""
+    """Walks a program's sequences.
+
+    Attributes:
+      leader: by number, the step that every step belongs to.
+      cut: by group, operations of which it computes a slice.
+      sources: by step of one operation, those whose results it reads from its own tiles' memory.
+      receiving: steps to which something comes from other tiles.
+    """
 
     def __init__(self, order: Order, storages: Storages, budget: _Budget) -> None:
         self.order, self.storages, self.budget = order, storages, budget
         self.leader = list(range(len(order.steps)))
         self.cut: dict[int, set[str]] = defaultdict(set)
         self.sources: dict[int, set[int]] = {}
-        """By step of one operation, those whose results it reads from its own tiles' memory."""
         self.receiving: set[int] = set()
         self._seen: set[int] = set()
+        self._runs: list[_Run] = []
 
     def walk(self, node: Node) -> None:
         """Group the steps of every sequence of a tree; a function's body is met once for each call."""
         if id(node) in self._seen:
             return
         self._seen.add(id(node))
-        run = _Run()
+        run = self._run()
         for part in node.parts:
             if not isinstance(part, int):
                 self.walk(part)
-                run = _Run()
+                run = self._run()
             elif isinstance(node, Sequence):
                 run = self._step(part, run)
+
+    def _run(self) -> _Run:
+        self._runs.append(_Run())
+        return self._runs[-1]
 
     def _step(self, number: int, run: _Run) -> _Run:
         """Let a step join a group or start one; return what was seen by then."""
         step = self.order.steps[number][1]
         if not isinstance(step, (Copy, ComputeSet)):
-            return _Run()
+            return self._run()
         names = accessed(step)
         reads, writes = ({self.storages.of(name) for name in each} for each in names)
         here = self._read_here(number, step, run)
@@ -174,10 +186,40 @@ class _Grouping:
         for number, first in enumerate(self.leader):
             members[first].append(number)
         found = [(number, 0) for number in self.leader]
-        for first, numbers in members.items():
-            for number, behind in self._behind(numbers).items() if len(numbers) > 1 else ():
-                found[number] = first, behind
+        for run in self._runs:
+            copies, groups = run.groups[Copy], run.groups[ComputeSet]
+            for group, following in itertools.zip_longest(groups, groups[1:], fillvalue=NEVER):
+                behind = self._behind(members[group])
+                late = [number for number, steps in behind.items() if steps]
+                is_next = bisect.bisect(copies, group) == bisect.bisect(copies, following)
+                if late and is_next and self._may_join(late, following, members[following]):
+                    members[following] = sorted(members[following] + late)
+                    behind = {number: 0 for number, steps in behind.items() if not steps}
+                for number, steps in behind.items():
+                    found[number] = group, steps
         return found
+
+    def _may_join(self, late: list[int], group: int, members: list[int]) -> bool:
+        """Whether steps that go on from a group may run with the next one: it uses no result of theirs, and there is room."""
+        if group == NEVER:
+            return False
+        written = {storage for number in late for storage in self._storages(number)[1]}
+        used = (storages for number in members for storages in self._storages(number))
+        if not all(written.isdisjoint(storages) for storages in used):
+            return False
+        read = {storage for number in late for storage in self._storages(number)[0]}
+        own = int(self.budget.own[late].sum()) + sum(self.budget.size[storage] for storage in read - written)
+        if self.budget.added[group] + own > self.budget.room[group]:
+            return False
+        self.budget.added[group] += own
+        return True
+
+    def _storages(self, number: int) -> tuple[set[str], set[str]]:
+        """Return the storages that a step reads, and those it writes."""
+        step = self.order.steps[number][1]
+        assert isinstance(step, (Copy, ComputeSet))
+        reads, writes = accessed(step)
+        return set(map(self.storages.of, reads)), set(map(self.storages.of, writes))
 
     def _behind(self, numbers: list[int]) -> dict[int, int]:
         """Return how many steps behind their group its members are, given in order."""
@@ -186,9 +228,7 @@ class _Grouping:
         sources: dict[int, set[int]] = {}
         readers: dict[str, set[int]] = defaultdict(set)
         for number in numbers:
-            step = self.order.steps[number][1]
-            assert isinstance(step, (Copy, ComputeSet))
-            reads, writes = ({self.storages.of(name) for name in names} for names in accessed(step))
+            reads, writes = self._storages(number)
             before[number] = {reader for storage in writes for reader in readers[storage]}
             sources[number] = self.sources.get(number, set()).intersection(numbers)
             for storage in reads:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeAlias
 
+from tiles.cached import cached_property
 from tiles.codelets import exported_from_data
 from tiles.codelets.modules import Module
 from tiles.files import JsonObject, is_tuple
@@ -97,7 +98,7 @@ class ExecuteStep:
     name: str
     groups: tuple[VertexGroup, ...]
 
-    @property
+    @cached_property
     def stages(self) -> tuple[tuple[VertexGroup, ...], ...]:
         """The groups, cut where one reads in place what a group of its own stage would have written."""
         stages: list[list[VertexGroup]] = [[]]
