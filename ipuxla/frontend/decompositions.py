@@ -357,8 +357,10 @@ def eigh(
         return jnp.max(jnp.sqrt(off / jnp.maximum(jnp.sum(sizes, (-2, -1)), jnp.finfo(a.dtype).tiny)))
 
     identity = jnp.broadcast_to((row == column).astype(a.dtype), even.shape)
-    rotated, vectors = _sweep(rotate, distance, even, identity)
-    values = jnp.sum(jnp.where(row == column, rotated.real, 0), -1)[..., :n]
+    _, vectors = _sweep(rotate, distance, even, identity)
+    # Rayleigh's quotients: what hundreds of rotations rounded is in the vectors, and squared in these
+    products = jnp.sum((vectors.conj() * matmul(even, vectors)).real, -2)
+    values = (products / jnp.sum(squares(vectors), -2))[..., :n]
     order = _ascending(values)
     values = jnp.sum(order * values[..., None], -2) * scale[..., 0]
     vectors = matmul(vectors[..., :n, :n], order)

@@ -372,7 +372,7 @@ def symmetric(x: Any) -> Any:
     "Wilkinson, The Algebraic Eigenvalue Problem (1965), p. 309",
     [10.746194182903322, 10.746194182903393],
     np.diag(np.abs(np.arange(-10.0, 11))) + np.diag(np.ones(20), 1) + np.diag(np.ones(20), -1),
-    digits=1e-14,  # of 21 rows some 5e-15, by how a processor rounds
+    digits=2e-15,
 )
 def wilkinson(x: Any) -> Any:
     return jnp.linalg.eigvalsh(x)[-2:]

@@ -192,15 +192,18 @@ class _Grouping:
                 behind = self._behind(members[group])
                 late = [number for number, steps in behind.items() if steps]
                 is_next = bisect.bisect(copies, group) == bisect.bisect(copies, following)
-                if late and is_next and self._may_join(late, following, members[following]):
+                if late and is_next and self._moves_on(late, following, members[following]):
                     members[following] = sorted(members[following] + late)
                     behind = {number: 0 for number, steps in behind.items() if not steps}
                 for number, steps in behind.items():
                     found[number] = group, steps
         return found
 
-    def _may_join(self, late: list[int], group: int, members: list[int]) -> bool:
-        """Whether steps that go on from a group may run with the next one: it uses no result of theirs, and there is room."""
+    def _moves_on(self, late: list[int], group: int, members: list[int]) -> bool:
+        """Whether steps that go on from a group run with the next one: it uses no result of theirs, and there is room.
+
+        If so, what they hold there is counted.
+        """
         if group == NEVER:
             return False
         written = {storage for number in late for storage in self._storages(number)[1]}
