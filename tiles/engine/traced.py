@@ -58,7 +58,13 @@ class State:
 
 
 class TracedEngine(MachineEngine):
-    """Runs control over logical arrays; subclasses run steps."""
+    """Runs control over logical arrays; subclasses run steps.
+
+    Attributes:
+      most_trips: how often a loop's body that data decides runs in all before it is left, None: as often as it wants.
+    """
+
+    most_trips: int | None = None
 
     def __init__(self, executable: Executable, arithmetic: str = FLOAT) -> None:
         """Remember nothing yet of what control carries."""
@@ -197,6 +203,8 @@ class TracedEngine(MachineEngine):
             self._run(loop.condition, (*path, 0), inner)
             holds = inner.decisions.take(self._read(inner.env, loop.predicate).reshape(()))
             goes_on = holds if loop.goes_on else ~holds
+            if self.most_trips is not None:
+                goes_on = goes_on & (inner.trips.get(path, 0) < self.most_trips)
             return inner.streams.unless_halted(goes_on) if may_halt(self.executable, loop) else goes_on
 
         def body(looping: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:

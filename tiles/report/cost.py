@@ -7,7 +7,8 @@ import math
 from tiles.compiler import Executable
 from tiles.files import JsonObject
 from tiles.numerics.dtypes import itemsize
-from tiles.report.counts import static_counts
+from tiles.report.counts import cycle_bounds, static_counts
+from tiles.report.static_trips import static_trips
 from tiles.report.totals import Totals, totals
 
 
@@ -20,6 +21,8 @@ def cost_analysis(executable: Executable) -> JsonObject:
     Returns:
       ``flops``: floating-point operations.
       ``cycles``: tile cycles on the IPUs, the latest one's clock; the host's part is not in it.
+      ``cycles_bounds``: the least and most cycles that a run may take, whatever data decides: of the cheapest and of the
+        dearest branches; None for the most where a loop's trips depend on data, for both of several IPUs in a replica.
       ``cycles_range``: the least and most cycles that published measurements suggest, kind by kind; no bound
         (see ``tiles.report.band``).
       ``seconds``: ``cycles`` in seconds of the target's clock.
@@ -42,7 +45,8 @@ def cost_analysis(executable: Executable) -> JsonObject:
         figure for each of its ``branches``. Figures that depend on them are None.
     """
     counts, unresolved = static_counts(executable)
-    return {**cost_figures(executable, totals(executable, counts, trips={})), "unresolved": unresolved}
+    figures = cost_figures(executable, totals(executable, counts, trips=static_trips(executable)))
+    return {**figures, "cycles_bounds": list(cycle_bounds(executable)), "unresolved": unresolved}
 
 
 def cost_figures(executable: Executable, sums: Totals) -> JsonObject:

@@ -18,6 +18,7 @@ from tiles.report.places import scope_of
 from tiles.report.text import (
     CODELETS_SHARED,
     UNKNOWN,
+    bounds_text,
     by_exchange_code,
     does_not_fit,
     executable_memory_text,
@@ -106,6 +107,8 @@ def _figures(data: JsonObject) -> str:
     peak, code = memory["peakBytes"] / memory["limitBytes"], memory["executableMemory"]
     ends = execution["cyclesRange"]
     likely = f"; on silicon likely {ends[0]:,} to {ends[1]:,}" if ends and ends[1] else ""
+    if execution["cycles"] is None and (bounds := bounds_text(data)):
+        likely = f"; {bounds}, as data decides"
     figures = [
         ("cycles", _shown(execution["cycles"]), f"of one run, host transfers not included{likely}"),
         (

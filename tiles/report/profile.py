@@ -22,6 +22,7 @@ from tiles.report.execution import execution_data, operations_data
 from tiles.report.links import Argument
 from tiles.report.memory import tile_memory
 from tiles.report.scopes import scopes_data
+from tiles.report.static_trips import static_trips
 from tiles.report.text import summary
 from tiles.report.totals import Count
 
@@ -79,9 +80,9 @@ def profile(
     """
     counts: Sequence[Count]
     if trace is None:
-        counts = static_counts(executable)[0]
+        counts, trips = static_counts(executable)[0], static_trips(executable)
     else:
-        counts = _checked(executable, trace)
+        counts, trips = _checked(executable, trace), trace.trips
     operations = operations_data(executable, counts)
     data = {
         "schema": SCHEMA,
@@ -90,7 +91,7 @@ def profile(
         "target": target_data(executable.target),
         "costAnalysis": camel(cost_analysis(executable)),
         "compilation": compilation_data(executable, tile_memory(executable)),
-        "execution": execution_data(executable, counts, {} if trace is None else trace.trips, arguments),
+        "execution": execution_data(executable, counts, trips, arguments),
         "operations": operations,
         "scopes": scopes_data(executable, operations),
         "codelets": codelets_data(executable, operations),

@@ -82,6 +82,8 @@ def _cycles(data: JsonObject) -> list[str]:
     ends = execution["cyclesRange"]
     if ends and ends[1]:
         lines.append(f"  likely {ends[0]:,} to {ends[1]:,} cycles on silicon, as published measurements go")
+    if whole is None and (bounds := bounds_text(data)):
+        lines.append(f"  {bounds}, as data decides")
     lines.append(f"  host transfers unknown: not modelled ({host_in:,} B in, {host_out:,} B out)")
     if execution["hostExchangeBytes"] != 0:
         lines.append(
@@ -93,6 +95,14 @@ def _cycles(data: JsonObject) -> list[str]:
         f"{_number(execution['exchangeBytes'], 'B')} exchanged, {_number(execution['flops'], 'flops')}"
     )
     return lines
+
+
+def bounds_text(data: JsonObject) -> str:
+    """Return between what the cycles of a run lie that data decides; "" where that is not known."""
+    least, most = data["costAnalysis"]["cyclesBounds"]
+    if least is None:
+        return ""
+    return f"at least {least:,} cycles" if most is None else f"{least:,} to {most:,} cycles"
 
 
 def _of_each_ipu(execution: JsonObject) -> list[str]:
