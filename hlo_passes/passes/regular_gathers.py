@@ -1,12 +1,14 @@
 """Lookups at indices that are known and regular, as slices: frames of a signal, windows of a series, every fourth row.
 
 ``x[160 * arange(n)[:, None] + arange(400)]`` reaches the machine as a lookup of single elements, wherever they may lie: every
-tile that looks up gets the table, and the indices take more memory than what they find.
+tile that looks up gets the table, and the indices take more memory than what they find. Updates of such places are the same
+turned round: every tile goes over all of them.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -14,9 +16,11 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import numpy as np
 
-from hlo_passes.ir import Computation, Instruction, Value, evaluate_instruction
+from hlo_passes.ir import Computation, Instruction, TensorType, Value, evaluate_instruction
 from hlo_passes.ops import (
+    And,
     BroadcastInDim,
+    Compare,
     Concatenate,
     Constant,
     Gather,
@@ -25,6 +29,7 @@ from hlo_passes.ops import (
     Reshape,
     Reverse,
     Scatter,
+    Select,
     Slice,
     Transpose,
     update_kind,
@@ -42,11 +47,11 @@ _MUCH = 4
 
 @dataclass(frozen=True)
 class RegularGathers(LocalPass):
-    """Slice where the indices of a gather are constants plus multiples of their places; pad and add where a scatter's are.
+    """Slice where the indices of a gather are constants plus multiples of their places; choose or add where a scatter's are.
 
-    Sums into a tensor stay where they reach little of it, unless it is the same everywhere. Windows that overlap are joined of
-    at most ``most_pieces`` slices each; indices have at most ``max_elements`` elements and are made by at most ``max_steps``
-    operations.
+    So are updates of every other row, or of a diagonal. Updates of a tensor stay where they are few, sums into one that is
+    the same everywhere never. Windows that overlap are joined of at most ``most_pieces`` slices each; indices have at most
+    ``max_elements`` elements and are made by at most ``max_steps`` operations.
     """
 
     name: ClassVar[str] = "regular-gathers"
@@ -56,7 +61,7 @@ class RegularGathers(LocalPass):
 
     def change(self, computation: Computation) -> Computation:
         """Return the computation with slices, and pads, instead of such lookups and sums; itself when it has none."""
-        return Rewriter(computation, {Gather: (self._slice,), Scatter: (self._add,)}).run()
+        return Rewriter(computation, {Gather: (self._slice,), Scatter: (self._update,)}).run()
 
     def _slice(self, instruction: Instruction, rewriter: Rewriter) -> Value | None:
         """Read a table along lines."""
@@ -85,17 +90,19 @@ class RegularGathers(LocalPass):
         x = rewriter.emit(BroadcastInDim(result.shape, tuple(sorted(layout.numbers))), x)
         return rewriter.emit(Reverse(layout.reverse), x) if layout.reverse else x
 
-    def _add(self, instruction: Instruction, rewriter: Rewriter) -> Value | None:
-        """Add, or subtract, updates along lines."""
+    def _update(self, instruction: Instruction, rewriter: Rewriter) -> Value | None:
+        """Add, subtract or put updates along lines, all of them at once."""
         op = instruction.op
         assert isinstance(op, Scatter)
         n, kind = op.dimension_numbers, update_kind(instruction.regions[0])
-        if len(instruction.operands) != 3 or n.input_batching_dims or kind not in ("add", "sub"):
+        if len(instruction.operands) != 3 or n.input_batching_dims or kind not in ("add", "sub", "set"):
             return None
         x, indices, updates = instruction.operands
-        if x.type.is_bool or x.type.is_complex or not updates.type.size:
+        if x.type.is_complex or (x.type.is_bool and kind != "set") or not updates.type.size:
             return None
-        if not _is_alike(x, rewriter) and _MUCH * updates.type.size < x.type.size:
+        shape = updates.type.shape
+        places = [d for d in range(len(shape)) if d not in n.update_window_dims]
+        if not (kind != "set" and _is_alike(x, rewriter)) and not _is_much(x, updates, places):
             return None
         starts = self._known(indices, rewriter)
         if starts is None:
@@ -106,21 +113,29 @@ class RegularGathers(LocalPass):
             lines[axis] = _line(start)
         numbers = iter(n.update_window_dims)
         windows = {axis: next(numbers) for axis in lines if axis not in n.inserted_window_dims}
-        shape = updates.type.shape
-        places = [d for d in range(len(shape)) if d not in n.update_window_dims]
-        layout = self._layout(lines, windows, places, shape)
+        diagonal = _diagonal(lines, x.type.shape, shape, places)
+        crossed = {} if diagonal is None else {diagonal.across: _Line(0, {})}
+        layout = self._layout({**lines, **crossed}, windows, places, shape)
         if layout is None or not layout.is_inside(x.type.shape):
             return None  # what does not lie inside is left out
         rest = [d for d in range(len(shape)) if d not in layout.numbers]
-        if any(shape[d] > 1 for d in rest):
+        if any(shape[d] > 1 for d in rest) or (kind == "set" and not layout.is_apart):
             return None  # several updates of one element
         u = rewriter.emit(Reverse(layout.reverse), updates) if layout.reverse else updates
         u = rewriter.emit(Transpose((*layout.numbers, *rest)), u)
         u = rewriter.emit(Reshape(tuple(shape[d] for d in layout.numbers)), u)
         zero = -0.0 if kind == "add" and x.type.is_inexact else 0
-        for axis, size in enumerate(x.type.shape):
-            u = _back(u, axis, layout.starts[axis], layout.dims[axis], size, zero, rewriter)
-        return rewriter.emit(Add() if kind == "add" else Subtract(), x, u)
+        whole = _spread(u, layout, x.type.shape, zero, diagonal, rewriter)
+        if diagonal is None and kind != "set":
+            return rewriter.emit(Add() if kind == "add" else Subtract(), x, whole)
+        inside = rewriter.emit(Constant.splat(True, u.type.with_dtype("i1")))
+        mask = _spread(inside, layout, x.type.shape, False, diagonal, rewriter)
+        if diagonal is not None:
+            mask = rewriter.emit(And(), mask, _is_on(diagonal, x.type.shape, rewriter))
+        if kind == "set":
+            return rewriter.emit(Select(), mask, whole, x)
+        whole = rewriter.emit(Select(), mask, whole, rewriter.emit(Constant.splat(zero, x.type)))
+        return rewriter.emit(Add() if kind == "add" else Subtract(), x, whole)
 
     def _layout(
         self,
@@ -223,10 +238,85 @@ class _Layout(NamedTuple):
         """All dimensions, axis by axis."""
         return [dim.number for dims in self.dims.values() for dim in dims]
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether no element is reached twice."""
+        return all(_pieces(dims[k:]) == 1 for dims in self.dims.values() for k in range(len(dims)))
+
     def is_inside(self, shape: Sequence[int]) -> bool:
         """Whether all indices are those of elements."""
         ends = {axis: sum(dim.step * (dim.size - 1) for dim in dims) for axis, dims in self.dims.items()}
         return all(0 <= start and start + ends[axis] < shape[axis] for axis, start in self.starts.items())
+
+
+class _Diagonal(NamedTuple):
+    """Two axes along which indices go together: at ``along`` 0, 1, 2, ... ``across`` is ``start``, ``start + step``, ..."""
+
+    along: int
+    across: int
+    start: int
+    step: int
+
+
+def _diagonal(
+    lines: Mapping[int, _Line | None], sizes: Sequence[int], shape: Sequence[int], places: Sequence[int]
+) -> _Diagonal | None:
+    """Return the diagonal that two of the lines make up, if two do, an element a step, and it lies inside."""
+    by_place: dict[int, list[int]] = {}
+    for axis, line in lines.items():
+        if line is not None and len(line.steps) == 1:
+            by_place.setdefault(next(iter(line.steps)), []).append(axis)
+    for k, axes in by_place.items():
+        if len(axes) != 2:
+            continue
+        (one, other), last = axes, shape[places[k]] - 1
+        (a, da), (b, db) = ((line.start, line.steps[k]) for axis in axes if (line := lines[axis]) is not None)
+        if abs(da) != 1 or abs(db) != 1 or not all(0 <= end < sizes[other] for end in (b, b + db * last)):
+            return None
+        return _Diagonal(one, other, b - a * da * db, da * db)
+    return None
+
+
+def _is_on(diagonal: _Diagonal, shape: tuple[int, ...], rewriter: Rewriter) -> Value:
+    """Return which elements of a tensor lie on a diagonal, or on its lengthening."""
+    counted = TensorType(shape, "i32")
+    along, across = (rewriter.emit(Iota(counted, axis)) for axis in (diagonal.along, diagonal.across))
+    start = rewriter.emit(Constant.splat(diagonal.start, counted))
+    wanted = rewriter.emit(Add() if diagonal.step > 0 else Subtract(), start, along)
+    return rewriter.emit(Compare("EQ"), across, wanted)
+
+
+_FEW_UPDATES, _ELEMENTS_AN_UPDATE = 10, 11_000
+"""A tile goes over all updates of a tensor, some 30 cycles each; over its own elements, four cycles each, and one of a gc200's
+1,472 tiles has few: from so many updates on, and one more for so many elements, that takes less."""
+
+
+def _is_much(x: Value, updates: Value, places: Sequence[int]) -> bool:
+    """Whether a tensor is gone over as a whole sooner than it is updated in place."""
+    count = math.prod(updates.type.shape[d] for d in places)
+    many = _FEW_UPDATES + x.type.size // _ELEMENTS_AN_UPDATE
+    return _MUCH * updates.type.size >= x.type.size or count > many
+
+
+def _spread(
+    u: Value,
+    layout: _Layout,
+    shape: tuple[int, ...],
+    zero: float,
+    diagonal: _Diagonal | None,
+    rewriter: Rewriter,
+) -> Value:
+    """Return updates where they belong in a tensor of a shape, and zeros; those of a diagonal wherever it may cross."""
+    sizes = [
+        1 if diagonal is not None and axis == diagonal.across else size for axis, size in enumerate(shape)
+    ]
+    for axis, size in enumerate(sizes):
+        u = _back(u, axis, layout.starts[axis], layout.dims[axis], size, zero, rewriter)
+    if diagonal is None:
+        return u
+    u = rewriter.emit(Reshape(tuple(size for axis, size in enumerate(sizes) if axis != diagonal.across)), u)
+    others = tuple(axis for axis in range(len(shape)) if axis != diagonal.across)
+    return rewriter.emit(BroadcastInDim(shape, others), u)
 
 
 def _components(indices: np.ndarray, dimension: int) -> np.ndarray:

@@ -59,10 +59,13 @@ def scaled(a: Array) -> tuple[Array, Array]:
 # ---- LU
 
 
-ROWS_ON_A_TILE = {LU_COMPOSITE: ((1, 88), (16, 128)), QR_COMPOSITE: ((1, 88), (2, 56))}
+ROWS_ON_A_TILE = {
+    LU_COMPOSITE: ((1, 80), (16, 104), (64, 128)),
+    QR_COMPOSITE: ((1, 32), (2, 40), (16, 48), (64, 56)),
+}
 """From how many matrices on, up to how many rows one tile factors one sooner than all tiles do together, whose steps exchange:
-by prices of both on a gc200. LU takes 1.10 million cycles or 1.22 at 88 rows, of 16 matrices of 128 rows 3.0 or 4.1; QR
-2.0 or 2.9 at 88 rows, of 16 matrices of 56 rows 0.55 or 0.59."""
+by prices of both on a gc200. LU takes 0.86 million cycles or 0.88 at 80 rows, 1.10 or 0.98 at 88; of 64 matrices of 128 rows 3.0 or
+4.4. QR takes 0.13 million cycles or 0.18 at 32 rows, 0.79 or 0.39 at 64; of 64 matrices of 56 rows 0.55 or 0.60."""
 
 
 def lu(a: Array) -> list[Array]:

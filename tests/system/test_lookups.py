@@ -165,3 +165,22 @@ def test_what_a_batched_loop_updates_and_then_chooses_from_as_a_whole_lies_on_al
     assert max(cost.exchange_cycles for cost in costs) < 2_500  # 16,500 to bring 28 KB to a tile
     batched, arguments = function(6)
     check_engines(batched, gc200.replace(num_tiles=24), *arguments, engines=("fast", "literal"))
+
+
+def test_a_matrix_of_which_a_loop_reads_a_column_before_it_changes_all_of_it_lies_on_all_tiles(gc200):
+    """As Householder's reflections do. Its first reader would have it on one tile, to which every trip would bring 64 KB."""
+
+    def reflected(a):
+        def step(k, a):
+            column = lax.dynamic_slice(a, (0, k), (a.shape[0], 1))
+            v = column / (1 + jnp.sum(column * column))
+            return a - v * (v.T @ a)
+
+        return lax.fori_loop(0, a.shape[1], step, a)
+
+    compiled = (
+        ipuxla.jit(reflected, target=gc200).lower(jax.ShapeDtypeStruct((128, 128), jnp.float32)).compile()
+    )
+    assert max(cost.exchange_cycles for cost in step_costs(compiled.executable)) < 1_000
+    a = np.random.default_rng(0).random((12, 12), np.float32)
+    check_engines(reflected, gc200.replace(num_tiles=24), a, engines=("fast", "literal"))

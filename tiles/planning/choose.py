@@ -413,6 +413,11 @@ def _search(question: Question, proportion: float) -> Ranking:
     return search(q.form, q.codelet, q.operands, q.result_dtypes, q.target, (), proportion, q.code_price)
 
 
+def copy_cost(question: Question, shape: tuple[int, ...], dtype: str, lies: Layout, wanted: Layout) -> float:
+    """Return what it costs, in the terms of a question, to copy a tensor to where it shall lie; not who reads it there."""
+    return 0.0 if lies == wanted else _copy_cost(question, Operand(shape, dtype, lies), wanted)
+
+
 def _copy_cost(question: Question, operand: Operand, wanted: Layout) -> float:
     """Return what it costs, in the terms of a question, to copy an operand to where it shall lie; not who reads it there."""
     copy = _copying(question, operand, wanted)

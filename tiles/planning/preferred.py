@@ -4,9 +4,9 @@ An operand's first reader says where it lies. For a table that is looked up befo
 that is reshaped first, that would be the wrong one: what reads it next would exchange all of it. So a parameter waits as
 a contraction that reads it wants it: of the ways in which those that read it would have it wait, that which costs all
 of its readers together least. A gradient is best left where its parameter waits: everything between the
-two, moments and clipping, then lies there too. A variable that is updated at a few places and then read as a whole,
-element by element, as a batched loop on a predicate has it, waits as these two together have it: an update alone would
-do on the few tiles that its indices lie on.
+two, moments and clipping, then lies there too. A variable that is updated, or read, at a few places and then read as a
+whole, element by element, as a batched loop on a predicate or the columns of a factorization have it, waits as these two
+together have it: the few places alone would do with few tiles.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tiles.graph import (
     reshape_layout,
 )
 from tiles.graph.program import Step
-from tiles.plan import Operand, Priced, Question, preferred_layout, search
-from tiles.planning.choose import best
+from tiles.plan import Operand, Priced, Question, draft, leaving, preferred_layout, search
+from tiles.planning.choose import best, copy_cost
 from tiles.planning.met import Met
 from tiles.planning.state import Planning
 
@@ -41,6 +41,9 @@ Reader = tuple[Operation, int]
 
 MOST_READERS = 8
 """Operations whose cost a parameter's layout is chosen by, those that read it first."""
+
+SURELY_LESS = 0.95
+"""To what share of the cost a variable that is first looked up comes down where the lookup does not say how it lies."""
 
 FEW = 64
 """Elements that are exchanged, whatever for, in about as many cycles as one is."""
@@ -104,23 +107,21 @@ class Preferences:
 
     @cached_property
     def updated(self) -> dict[str, list[Reader]]:
-        """The operations that read a variable which is first updated, then read as a whole, element by element.
+        """The operations that read a variable which is first updated, or read at a few places, then read as a whole.
 
         They are in program order. Of what can be computed in several ways the first counts.
         """
         tensors = self.planning.given.tensors
         found: dict[str, list[Reader]] = {}
-        for step in self.sequence.steps:
-            inner = step.alternatives[0].body.steps if isinstance(step, Choice) else (step,)
-            for operation in (each for each in inner if isinstance(each, Operation)):
-                for k, name in enumerate(operation.operands):
-                    if name in tensors and tensors[name].kind == VARIABLE:
-                        found.setdefault(name, []).append((operation, k))
+        for operation in self._operations():
+            for k, name in enumerate(operation.operands):
+                if name in tensors and tensors[name].kind == VARIABLE:
+                    found.setdefault(name, []).append((operation, k))
         return {
             name: readers
             for name, readers in found.items()
             if len(readers) > 1
-            and _is_update(readers[0])
+            and (_is_update(readers[0]) or _is_lookup(readers[0]))
             and math.prod(tensors[name].shape) > FEW
             and any(_is_whole(reader) for reader in readers[1:])
         }
@@ -139,13 +140,16 @@ class Preferences:
             tensor = self.planning.tensor(name)
             if not wanted or tensor.layout is not None or tensor.ipu not in (None, wanted[0][0].ipu):
                 continue
-            readers = self.readers[name] if name in self.readers else wanted
+            readers = self.readers.get(name, wanted)
+            surely = SURELY_LESS if name not in self.readers and _is_lookup(readers[0]) else 1.0
             with self.planning.graph.at(wanted[0][0].ipu):
-                layout = self._preferred(tensor.shape, readers, wanted)
+                layout = self._preferred(tensor.shape, readers, wanted, surely)
                 if layout is not None:
                     self.planning.place(name, layout)
 
-    def _preferred(self, shape: tuple[int, ...], readers: Seq[Reader], wanted: Seq[Reader]) -> Layout | None:
+    def _preferred(
+        self, shape: tuple[int, ...], readers: Seq[Reader], wanted: Seq[Reader], surely: float
+    ) -> Layout | None:
         """Return the layout of a tensor that costs its readers least, of those in which some of them would have it wait.
 
         Where one contraction has it is not where another does: the partials of one are summed over what the other keeps.
@@ -154,6 +158,8 @@ class Preferences:
           shape: of the tensor.
           readers: what reads it, in program order.
           wanted: those that say how it may wait.
+          surely: to what share of what the first way of the first of them costs another one has to come down; None if none
+            does.
         """
         planning = self.planning
         ways = [(found.plan, reader) for reader in wanted for found in self._ranked(reader)]
@@ -164,12 +170,12 @@ class Preferences:
                 layouts.setdefault(layout, (plan, reader))
         if not layouts:
             return None
-        read = readers[:MOST_READERS]
-        cheapest = (
-            min(layouts, key=lambda layout: sum(self._cost(reader, layout) for reader in read))
-            if len(layouts) > 1
-            else next(iter(layouts))
-        )
+        cheapest = next(iter(layouts))
+        if len(layouts) > 1:
+            costs = {layout: sum(self._cost(r, layout) for r in readers[:MOST_READERS]) for layout in layouts}
+            if min(costs.values()) > surely * costs[cheapest]:
+                return None
+            cheapest = min(costs, key=costs.__getitem__)
         plan, reader = layouts[cheapest]
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, math.prod(shape)))
         return reshape_layout(self._waiting(reader, plan), shape)
@@ -190,12 +196,41 @@ class Preferences:
         )
 
     def _cost(self, reader: Reader, layout: Layout) -> float:
-        """Return what an operation costs if what it reads lies so, in the shape that it reads, and nothing else anywhere."""
+        """Return what an operation costs if what it reads lies so, in the shape that it reads, and nothing else anywhere.
+
+        Where its result is what the next trip of a loop reads there, it costs to bring it back.
+        """
         operation, k = reader
-        shape = self.planning.given.tensors[operation.operands[k]].shape
+        name = operation.operands[k]
+        tensor = self.planning.given.tensors[name]
         proportion = self.planning.policy.memory_proportion(operation.name)
-        question = self._question(reader, reshape_layout(layout, shape))
-        return best(question, proportion, self.planning.policy.held_share).cost
+        lies = reshape_layout(layout, tensor.shape)
+        question = self._question(reader, lies)
+        found = best(question, proportion, self.planning.policy.held_share)
+        if lies is None or operation.name not in self._next_of.get(name, ()):
+            return found.cost
+        back = copy_cost(question, tensor.shape, tensor.dtype, found.plan.result_layout(operation.form), lies)
+        there = leaving(operation.form, operation.codelet, lies, question.target)
+        stays = math.inf if there is None else draft(question, there).priced.cost
+        return min(found.cost + back, stays)
+
+    @cached_property
+    def _next_of(self) -> dict[str, set[str]]:
+        """By variable the names of the operations of which a result is copied into it: what a loop's next trip reads."""
+        made = {result: step.name for step in self._operations() for result in step.results}
+        found: dict[str, set[str]] = {}
+        for step in self.sequence.steps:
+            if isinstance(step, Copy) and step.axis is None and len(step.sources) == 1:
+                found.setdefault(step.destination, set()).update(
+                    made[source] for source in step.sources if source in made
+                )
+        return found
+
+    def _operations(self) -> Iterator[Operation]:
+        """Yield the operations of the sequence; of what can be computed in several ways those of the first."""
+        for step in self.sequence.steps:
+            inner = step.alternatives[0].body.steps if isinstance(step, Choice) else (step,)
+            yield from (each for each in inner if isinstance(each, Operation))
 
     def _question(self, reader: Reader, layout: Layout | None) -> Question:
         operation, k = reader
@@ -311,6 +346,12 @@ def _is_update(reader: Reader) -> bool:
     operation, k = reader
     is_update = not operation.codelet.is_pointwise and not operation.codelet.is_contraction
     return is_update and _reads_in_place(reader) and operation.form.results == (operation.form.operands[k],)
+
+
+def _is_lookup(reader: Reader) -> bool:
+    """Whether an operation reads some elements of an operand, wherever they lie."""
+    operation, k = reader
+    return operation.codelet.looked_up == k
 
 
 def _is_whole(reader: Reader) -> bool:

@@ -1,4 +1,4 @@
-"""Lookups that need none, and updates whose place is known."""
+"""Lookups that need none, and slices and updates whose place is known."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hlo_passes.ops import (
     Add,
     BroadcastInDim,
     Constant,
+    DynamicSlice,
     DynamicUpdateSlice,
     Gather,
     Multiply,
@@ -84,6 +85,21 @@ def update_in_a_known_window(instruction: Instruction, rewriter: Rewriter) -> Va
     if not update.type.size or _MUCH * update.type.size < x.type.size:
         return None
     return _updated(kind, x, rewriter.emit(Reshape(tuple(window)), update), starts, rewriter)
+
+
+@rewrites(DynamicSlice)
+def slice_at_a_known_place(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """A slice at constant offsets, which are moved to the nearest place inside; those of whole dimensions are 0 anyway."""
+    op, (x, *offsets) = instruction.op, instruction.operands
+    assert isinstance(op, DynamicSlice)
+    starts: list[int] = []
+    for offset, size, whole in zip(offsets, op.slice_sizes, x.type.shape, strict=True):
+        given = rewriter.constant(offset) if size < whole else None
+        if size < whole and given is None:
+            return None
+        starts.append(0 if given is None else min(max(int(given.array), 0), whole - size))
+    limits = tuple(start + size for start, size in zip(starts, op.slice_sizes, strict=True))
+    return rewriter.emit(Slice(tuple(starts), limits, (1,) * len(starts)), x)
 
 
 @rewrites(DynamicUpdateSlice)

@@ -89,6 +89,54 @@ def test_sums_at_regular_indices_are_pads(name: str) -> None:
     np.testing.assert_array_equal(evaluate_module(done, x)[0], jax.jit(SUMS[name])(x))
 
 
+SQUARE = np.arange(14 * 15, dtype=np.float32).reshape(14, 15) + 1
+PLACED = {
+    "every third": lambda x: x.at[jnp.arange(1, 14, 3)].set(-x[:5]),
+    "every other column": lambda x: x.at[:, ::2].set(7.0),
+    "backwards": lambda x: x.at[jnp.arange(13, -1, -1)].set(-x),
+    "rows and columns": lambda x: x.at[jnp.arange(0, 14, 3)[:, None], jnp.arange(5)[None] * 3].set(x[:5, :5]),
+    "half of each row": lambda x: x.at[jnp.arange(14), 3:11].set(-x[:, :8]),
+    "integers": lambda x: x.astype(int).at[::2, ::3].set(-1),
+    "masks": lambda x: (x > 100).at[::2, ::3].set(True),
+    "a diagonal": lambda x: x.at[jnp.arange(14), jnp.arange(14)].set(-x[:, 0]),
+    "a diagonal's jitter": lambda x: x.at[jnp.diag_indices(14)].add(1e-3),
+    "less on a diagonal": lambda x: x.at[jnp.arange(12), jnp.arange(12) + 2].subtract(x[:12, 3]),
+    "a diagonal from below": lambda x: x.at[jnp.arange(13, -1, -1), jnp.arange(14)].set(x[0, :14]),
+    "both ways": lambda x: x.at[jnp.arange(13, 1, -1), jnp.arange(12, 0, -1)].set(x[:12, 1]),
+    "filled": lambda x: jnp.fill_diagonal(x, 3.0, inplace=False),
+    "a diagonal of planes": lambda x: (
+        jnp.stack([x, -x, 2 * x]).at[:, jnp.arange(14), jnp.arange(14)].set(0.5)
+    ),
+    "a diagonal of rows": lambda x: (
+        jnp.stack([x[:14, :14]] * 3, -1).at[jnp.arange(14), jnp.arange(14)].set(x[:, :3])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_updates_at_regular_places_are_chosen(name: str) -> None:
+    done = optimized(PLACED[name], SQUARE)
+    assert "stablehlo.scatter" not in print_module(done)
+    got, want = evaluate_module(done, SQUARE)[0], jax.jit(PLACED[name])(SQUARE)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.at[jnp.arange(14), jnp.arange(14) % 5].set(1.0),
+        lambda x: x.at[jnp.arange(14), jnp.arange(14) + 2].set(1.0),
+        lambda x: x.at[jnp.arange(14) // 2].set(x),
+        lambda x: x.at[jnp.arange(7), 2 * jnp.arange(7)].set(x[:7, 0]),
+    ],
+    ids=["no diagonal", "beyond the end", "rows twice", "a steep diagonal"],
+)
+def test_updates_at_other_places_stay(function) -> None:
+    done = optimized(function, SQUARE)
+    assert "stablehlo.scatter" in print_module(done)
+    np.testing.assert_array_equal(evaluate_module(done, SQUARE)[0], jax.jit(function)(SQUARE))
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -130,6 +178,31 @@ def test_others_stay(function) -> None:
     done = optimized(function, SIGNAL)
     assert "stablehlo.gather" in print_module(done)
     np.testing.assert_array_equal(evaluate_module(done, SIGNAL)[0], jax.jit(function)(SIGNAL))
+
+
+@given(data=st.data())
+def test_random_places(data: st.DataObject) -> None:
+    """Of a matrix, by two indices that each go along one or two dimensions with any steps; some leave it, some meet twice."""
+    sizes = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=2))
+    kind = data.draw(st.sampled_from(["set", "add", "subtract"]))
+
+    def index():
+        steps = [data.draw(st.sampled_from([0, 1, -1, 2, -3])) for _ in sizes]
+        return data.draw(st.integers(0, 9)) + sum(
+            step * np.arange(size).reshape([-1 if d == k else 1 for d in range(len(sizes))])
+            for k, (step, size) in enumerate(zip(steps, sizes, strict=True))
+        )
+
+    i, j = np.broadcast_arrays(index(), index())
+    x = np.arange(110, dtype=np.float32).reshape(10, 11)
+    values = -np.arange(1.0, 1 + i.size, dtype=np.float32).reshape(i.shape)
+    if kind == "set" and len(set(zip(i.flat, j.flat, strict=True))) < i.size:
+        values[...] = 5.0  # which of several is put there is nobody's promise
+
+    def function(x):
+        return getattr(x.at[i, j], kind)(values, mode="drop", wrap_negative_indices=False)
+
+    np.testing.assert_array_equal(evaluate_module(optimized(function, x), x)[0], jax.jit(function)(x))
 
 
 @given(data=st.data())

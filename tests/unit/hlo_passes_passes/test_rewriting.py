@@ -294,6 +294,38 @@ def test_updates_that_stay() -> None:
         assert left
 
 
+@pytest.mark.parametrize(
+    ("offsets", "dtype"), [((1, 2), np.int32), ((-3, 9), np.int32), ((2, 0), np.uint8), ((9, 8), np.uint8)]
+)
+def test_a_slice_read_at_known_offsets_is_a_plain_one(offsets, dtype) -> None:
+    """Moved inside as the operation has it; JAX's own functions write it so, where an index is a Python number."""
+    x = np.arange(60.0, dtype=np.float32).reshape(5, 12)
+    offsets = np.array(offsets).astype(dtype)
+
+    def function(x):
+        place = [jnp.asarray(offset) for offset in offsets]
+        one = jax.lax.dynamic_slice(x, place, (2, 5), allow_negative_indices=False)
+        return one, jax.lax.dynamic_slice_in_dim(x, place[1], 7, 1), jax.lax.dynamic_index_in_dim(x, 3, 0)
+
+    module = optimize(import_stablehlo(jax.jit(function).lower(x).compiler_ir("stablehlo")))
+    assert "dynamic_slice" not in print_module(module)
+    for got, want in zip(evaluate_module(module, x), jax.jit(function)(x), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_slice_whose_offset_is_known_along_some_dimensions_stays() -> None:
+    x = np.arange(60.0, dtype=np.float32).reshape(5, 12)
+
+    def function(x, i):
+        return jax.lax.dynamic_slice(x, (i, 0), (2, 12)), jax.lax.dynamic_slice(x, (1, i), (2, 5))
+
+    module = optimize(import_stablehlo(jax.jit(function).lower(x, np.int32(1)).compiler_ir("stablehlo")))
+    assert print_module(module).count("dynamic_slice(") == 2
+    for i in (0, 2, 40):
+        for got, want in zip(evaluate_module(module, x, np.int32(i)), jax.jit(function)(x, i), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
 def test_a_slice_at_known_offsets_is_moved_inside() -> None:
     x, v = np.arange(12.0, dtype=np.float32).reshape(3, 4), -np.ones((2, 3), np.float32)
 

@@ -166,7 +166,7 @@ def rows_code(
                 variant = existing(named_variant(name, isa, "map", _cell, *cell.args))
                 parts.append(VertexCode(variant, n * rows, runs=1 if runs.all() else runs, cell=cell))
         return tuple(parts)
-    return aligned_rows("map", _cell, question, dtypes, levels, n, rows, isa, name)
+    return aligned_rows("map", _cell, question, dtypes, levels, n, rows, isa, name, rows == 1)
 
 
 def aligned_rows(
@@ -179,6 +179,7 @@ def aligned_rows(
     rows: np.ndarray,
     isa: InstructionSet,
     name: str,
+    alone: np.ndarray | bool = False,
 ) -> tuple[VertexCode, ...]:
     """Return the code of cells of rows: a variant for each alignment of them, and for each way to share them.
 
@@ -192,13 +193,14 @@ def aligned_rows(
       rows: rows of every vertex.
       isa: the instruction set.
       name: of the variants.
+      alone: which vertices have one row, that begins where the memory of each operand and result does.
 
     Raises:
       NoTileCode, OutOfRegisters: there is no code for any alignment.
     """
     parts: list[VertexCode] = []
     reason: NoTileCode | OutOfRegisters | None = None
-    for grain, chosen in _alignments(n, dtypes, levels):
+    for grain, chosen in _alignments(n, alone, dtypes, levels):
         cells = [partial(make, *question, grain, shares) for shares in (False, True)]
         try:
             by_rows, together = (
@@ -245,12 +247,15 @@ def loops_of(form: OpForm, counted: tuple[int, ...] = ()) -> tuple[Levels, tuple
 
 
 def _alignments(
-    n: np.ndarray, dtypes: tuple[tuple[str, ...], tuple[str, ...]], levels: Levels
+    n: np.ndarray, alone: np.ndarray | bool, dtypes: tuple[tuple[str, ...], tuple[str, ...]], levels: Levels
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield numbers of elements that row lengths are multiples of, up to whole accesses, and the entries with each."""
+    """Yield numbers of elements that row lengths are multiples of, up to whole accesses, and the entries with each.
+
+    Of entries that are ``alone``, nothing follows their row, which may be of any length.
+    """
     moving = [d for d, (level, moves) in zip(dtypes[0], levels, strict=True) if level == ELEMENT and moves]
     most = max(_ACCESS_BYTES // itemsize(d) for d in (*moving, *dtypes[1]))
-    grains = np.gcd(n, max(most, 1))
+    grains = np.where(alone, max(most, 1), np.gcd(n, max(most, 1)))
     for grain in sorted({int(g) for g in np.unique(grains)}, reverse=True):
         yield grain, grains == grain
 
