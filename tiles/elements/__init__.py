@@ -3,6 +3,7 @@
 from tiles.elements.cell import Access, Arrangement, CellFunction, contiguous
 from tiles.elements.compile import (
     compile_block_slice,
+    compile_blocks,
     compile_cell,
     compile_dots,
     compile_elimination,
@@ -44,6 +45,7 @@ __all__ = [
     "Variant",
     "as_text",
     "compile_block_slice",
+    "compile_blocks",
     "compile_cell",
     "compile_dots",
     "compile_elimination",

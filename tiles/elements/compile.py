@@ -9,6 +9,7 @@ from typing import Protocol
 from tiles._jax_compat import Jaxpr
 from tiles.elements.amp import FieldRuns, MatrixVector, product_of
 from tiles.elements.block_slice import BlockSlice
+from tiles.elements.blocks import Blocks
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.coalesce import coalesced
 from tiles.elements.cost import cost_of
@@ -248,6 +249,29 @@ def compile_scan(
     """
     isa = instructions_of(target)
     return _made(Scan(Emitter(isa), jaxpr, dtypes, is_reversed), isa, name)
+
+
+def compile_blocks(
+    jaxpr: Jaxpr,
+    target: Target | InstructionSet,
+    apart: bool = False,
+    shares_rows: bool = False,
+    name: str = "blocks",
+) -> TileCode:
+    """Return the code that computes numbered blocks of words; arguments as of ``Blocks``.
+
+    Raises:
+      NoTileCode: an operation without code.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    isa = instructions_of(target)
+    nest = Blocks(Emitter(isa), jaxpr, apart, shares_rows)
+    code = _looped(nest, _cleaned(nest.items()), _APART, isa, name, 0)
+    if code is None:
+        nest = Blocks(Emitter(isa), jaxpr, apart, shares_rows)
+        nest.repeat_max = 0
+        code = _made(nest, isa, name)
+    return code
 
 
 def compile_folds(

@@ -32,7 +32,7 @@ _MAGIC = b"ipuxla variant 1\n"
 _COMPILER = (
     "tiles/elements",
     "tiles/numerics",
-    *(f"tiles/poplibs/{name}" for name in ("poplin", "popnn", "popops")),
+    *(f"tiles/poplibs/{name}" for name in ("poplin", "popnn", "popops", "poprand")),
 )
 """Where the source lies that decides what a variant is: the compiler, arithmetic, and the expressions it is handed."""
 _SYMBOLS = ("n", "rows", "worker")

@@ -5,7 +5,6 @@ Every element's counter follows from its place, so cells need nothing of each ot
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     Affine,
     Cell,
@@ -26,6 +25,8 @@ from tiles.graph import (
     Plan,
     Site,
     Tensor,
+    VertexCode,
+    code_cycles,
     identity_map,
     register,
     site_of,
@@ -35,14 +36,15 @@ from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.elementwise import map
 from tiles.poplibs.popops.expr import arg, call, cast, compare, select
 from tiles.poplibs.popops.map import access_grains
-from tiles.poplibs.poprand.generators import joined, philox, threefry
+from tiles.poplibs.poprand.bits_code import bits_code, bits_scratch_bytes
+from tiles.poplibs.poprand.generators import halves, joined, philox, threefry
+from tiles.poplibs.poprand.numbering import BLOCK_WORDS, Numbering, paired_dimension
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
 ALGORITHMS = ("threefry", "philox")
 SOURCE = "integer instructions of the generator's rounds, one slot each; a 32-bit product's halves 12 slots"
 _SLOTS_PER_BLOCK = {"threefry": 20 * 5 + 5 * 4, "philox": 10 * (2 * 12 + 6)}
-_WORDS_PER_BLOCK = {"threefry": 2, "philox": 4}
 
 
 @register
@@ -87,9 +89,9 @@ class RandomBits(Codelet):
     def _threefry(self, cell: Cell, key: Array, counter: Array) -> Array:
         """Return words: neighbours along one dimension share a counter, except 64-bit ones."""
         if itemsize(self.dtype) == 8:
-            return joined(*threefry(key, counter + _places(cell, None)))
+            return joined(*threefry(halves(key), halves(counter + _places(cell, None))))
         split = paired_dimension(cell.form.shape)
-        low, high = threefry(key, counter + _places(cell, split))
+        low, high = threefry(halves(key), halves(counter + _places(cell, split)))
         if split is None:
             return low
         lane = _along(cell, split) % np.uint64(2)
@@ -104,7 +106,7 @@ class RandomBits(Codelet):
         place = _places(cell, None)
         low = counter + place // np.uint64(each)
         high = upper + (low < counter).astype(jnp.uint64)
-        words = philox(key, low, high)
+        words = philox(halves(key), halves(low), halves(high))
         values = [joined(words[0], words[1]), joined(words[2], words[3])] if each == 2 else words
         lane = place % np.uint64(each)
         result = values[0]
@@ -113,25 +115,36 @@ class RandomBits(Codelet):
         return result
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the slots of the blocks that the cell's words need, and of storing them."""
+        """Return what the code takes; where there is none, slots of the blocks that the cell's words need."""
+        try:
+            return code_cycles(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            pass
         words = extents.results * max(1, itemsize(self.dtype) // 4)
-        blocks = -(-words // _WORDS_PER_BLOCK[self.algorithm])
-        slots = 22 + -(-blocks // target.workers_per_tile) * (
-            _SLOTS_PER_BLOCK[self.algorithm] + 2 * _WORDS_PER_BLOCK[self.algorithm]
-        )
+        each = BLOCK_WORDS[self.algorithm]
+        share = -(-words // (each * target.workers_per_tile))
+        slots = 22 + share * (_SLOTS_PER_BLOCK[self.algorithm] + 2 * each)
         return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
 
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the generator's rounds, block by block, see ``bits_code``."""
+        numbering, operands = self._numbering(extents.form), len(extents.operand_dtypes)
+        return extents.once("bits code", lambda: bits_code(numbering, operands, extents, target, self.label))
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Return the bytes of what says where rows lie, and of the words that narrower elements are made of."""
+        return bits_scratch_bytes(self._numbering(extents.form), extents)
+
+    def _numbering(self, form: OpForm) -> Numbering:
+        return Numbering(self.algorithm, self.dtype, form.shape)
+
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
-        """Prefer whole 64-bit accesses along the innermost dimension."""
-        return access_grains(form, (self.dtype,), target)
-
-
-def paired_dimension(shape: tuple[int, ...]) -> int | None:
-    """Return the dimension whose neighbours share a threefry counter: the first even, else the longest."""
-    if not shape:
-        return None
-    even = [d for d, size in enumerate(shape) if size % 2 == 0]
-    return even[0] if even else shape.index(max(shape))
+        """Prefer whole blocks, and whole 64-bit accesses along the innermost dimension."""
+        found = list(access_grains(form, (self.dtype,), target))
+        numbering = self._numbering(form)
+        if numbering.apart and numbering.paired is not None and form.shape[numbering.paired] % 2 == 0:
+            found[numbering.paired] = 2
+        return tuple(found)
 
 
 def _along(cell: Cell, d: int) -> Array:
@@ -185,7 +198,7 @@ def random_bits(
     codelet = RandomBits(algorithm, dtype)
     given = [state] * state.shape[0]
     (bits,) = place(site, codelet, form, given, (dtype,), plan=plan)
-    return _advanced(site, state, _blocks(shape, dtype, algorithm)), bits
+    return _advanced(site, state, Numbering(algorithm, dtype, shape).blocks), bits
 
 
 def _advanced(site: Site, state: Tensor, blocks: int) -> Tensor:
@@ -197,14 +210,3 @@ def _advanced(site: Site, state: Tensor, blocks: int) -> Tensor:
     after = select(compare("EQ", place_in_state, 1), counter, upper)
     maps = [identity_map(1), IndexMap((Affine((), 1),))]
     return map(site.named("random_state"), after, [state, state], shape=state.shape, operand_maps=maps)
-
-
-def _blocks(shape: tuple[int, ...], dtype: str, algorithm: str) -> int:
-    """Return how many counters bits of a shape use up."""
-    elements = math.prod(shape)
-    if algorithm == "philox":
-        return -(-elements * (2 if itemsize(dtype) == 8 else 1) // 4)
-    split = paired_dimension(shape)
-    if itemsize(dtype) == 8 or split is None:
-        return elements
-    return elements // max(1, shape[split]) * -(-shape[split] // 2)
