@@ -95,6 +95,8 @@ def assigned(
             chosen |= dict.fromkeys(tuple(islice(others, 1 << stalled // _PATIENCE)))
         if not chosen:
             raise out_of_registers(pressure.file, what)
+        if not pressure.names.isdisjoint(chosen):
+            fewest = 1 << 30  # what goes without next are its reloads, which is another matter
         spill = Spill(current, tuple(chosen), scratch_bytes)
         current = tuple(spill.items(current))
         if longest is not None and _longest_body(current) > longest:

@@ -408,6 +408,26 @@ def test_lanes_are_computed_together_where_registers_are_scarce() -> None:
     check(adamw_of_halves, dtypes, how)
 
 
+def dropout(a, b, x):
+    """Which elements are kept, by the bits of a float of [1, 2), and what these are then: the booleans are for the gradient."""
+    bits = lax.shift_right_logical(a ^ b, np.uint32(9)) | np.uint32(0x3F800000)
+    drawn = lax.max(np.float32(0), lax.bitcast_convert_type(bits, F) - np.float32(1) + np.float32(0))
+    kept = drawn < np.float32(0.8)
+    return kept, jnp.where(kept, x / np.float32(0.8), np.float32(0))
+
+
+def test_what_is_spilled_last_may_be_what_every_lane_reads() -> None:
+    """A constant that finds no register is loaded for each quotient, and then other values go to memory, too."""
+    code, rng = compiled(dropout, ["uint32", "uint32", F], MK2), np.random.default_rng(0)
+    for n in (1, 3, 4, 61):
+        a, b = rng.integers(0, 2**32, (2, 1, n), np.uint32)
+        x = rng.normal(size=(1, n)).astype(F)
+        (kept, got), _ = simulate(code, [a, b, x], ["bool", F], MK2)
+        wanted = ((a ^ b) >> np.uint32(9)) * np.float32(2**-23) < np.float32(0.8)
+        np.testing.assert_array_equal(kept, wanted)
+        np.testing.assert_array_equal(got, np.where(wanted, x / np.float32(0.8), np.float32(0)))
+
+
 def test_what_is_kept_of_blocks_changes_no_code(monkeypatch) -> None:
     """Rounds of spilling that find out everything again give the same code."""
     kept = compiled(crowded, [H], MK2)

@@ -144,7 +144,9 @@ class Numbering:
         indices = [(grid[0] if k == d else local[k]) + halved[:, k, None] for k in range(cut)]
         number = self._place(indices, halved, cut)
         steps = [math.prod(sizes[k + 1 : cut]) for k in range(cut)]
-        rest: np.ndarray = sum((local[k] * step for k, step in enumerate(steps)), np.zeros_like(first))
+        rest = np.zeros_like(first)
+        for k, step in enumerate(steps):
+            rest = rest + local[k] * step
         rows: list[np.ndarray] = [first, first + 1]
         is_there = [(row >= 0) & (row < size) for row in rows]
         where: list[np.ndarray] = []
