@@ -27,6 +27,7 @@ from tiles.elements.compile import (
     compile_vertical,
 )
 from tiles.elements.cost import Cost, Formula, cost_of, formula_of
+from tiles.elements.generator import drawn
 from tiles.elements.isa import InstructionSet, named, of_target
 from tiles.elements.printer import as_text
 from tiles.elements.simulator import TileSimulator
@@ -70,6 +71,7 @@ __all__ = [
     "compile_vertical",
     "contiguous",
     "cost_of",
+    "drawn",
     "formula_of",
     "instructions_for",
     "named",

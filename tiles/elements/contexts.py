@@ -12,7 +12,16 @@ from tiles.elements.cost import block_slots
 from tiles.elements.isa import InstructionSet
 from tiles.elements.semantics import Semantics, as_floats
 from tiles.elements.streaming import ZERO, Streaming, streaming
-from tiles.elements.tilecode import Block, Bundle, Instruction, Item, Loop, Register, Repeat
+from tiles.elements.tilecode import (
+    GENERATOR,
+    Block,
+    Bundle,
+    Instruction,
+    Item,
+    Loop,
+    Register,
+    Repeat,
+)
 from tiles.elements.workers import WORKER_STATUS
 from tiles.errors import NoTileCode, TileFault
 
@@ -137,6 +146,8 @@ class Contexts:
         self.last_results = np.zeros((AMP_OUTPUTS, self.count), tiles.number)
         self.are_clear = True
         self.windows = np.zeros((4, 2, self.count), tiles.number)
+        self.numbers: np.ndarray | None = None
+        self.drawn = np.zeros(self.count, np.int64)
         self.slots = np.zeros(self.count, np.int64)
         self.everyone = np.ones(self.count, bool)
         self.files["M"][15] = 0
@@ -311,6 +322,8 @@ class Contexts:
             return []
         if i.effect == "accumulators":
             return self._accumulate(i, active)
+        if i.effect == GENERATOR:
+            return [self._draw(i.outs[0].width, active)]
         if i.effect == "amp":
             return self._multiply(i, active)
         if i.effect == "slic":
@@ -318,6 +331,22 @@ class Contexts:
         if i.mnemonic == "tapack":
             return [tapacked(*(self.get(r)[0].astype(np.int64) for r in i.ins))]
         return self.sim.semantics.function(i.mnemonic, i.modifier)([self.get(r) for r in i.ins], i.imms)
+
+    def hand(self, words: int | np.ndarray | None) -> None:
+        """Take what workers' generators will give, ``[tiles, workers, draws]``."""
+        if words is not None:
+            self.numbers = np.asarray(words, np.uint32).reshape(self.count, -1)
+
+    def _draw(self, width: int, active: np.ndarray) -> np.ndarray:
+        """Return the next words of every active worker's generator."""
+        if self.numbers is None:
+            raise NoTileCode(
+                "the simulator knows no numbers of the machine's generator", expected="what it gives"
+            )
+        last = self.numbers.shape[1] - 1
+        at = np.minimum(self.drawn + np.arange(width)[:, None], last)  # beyond: drawn ahead, for nobody
+        self.drawn = self.drawn + np.where(active, width, 0)
+        return np.take_along_axis(self.numbers.T, at, axis=0)
 
     def _accumulate(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
         """Run what reads or changes accumulators; where they lie in pairs is assumed beyond the first eight."""

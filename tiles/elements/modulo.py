@@ -76,14 +76,14 @@ def _place(
         return None
     last = max(times) // interval
     late = last * interval
-    if any(i.has_effect and t < late for i, t in zip(code, times, strict=True)):
+    if any(not i.may_run_ahead and t < late for i, t in zip(code, times, strict=True)):
         times = _greedy(code, edges, interval, backward, alone, last_stage_from=late)
     if times is None or not _legal(code, edges, times, interval):
         return None
     last = max(times) // interval
     return (
         times
-        if all(t // interval == last for i, t in zip(code, times, strict=True) if i.has_effect)
+        if all(t // interval == last for i, t in zip(code, times, strict=True) if not i.may_run_ahead)
         else None
     )
 
@@ -108,7 +108,7 @@ def _greedy(
     base = (len(code) + 3) * interval - 1 if backward else 0  # the last bundle of a stage
     for at in order:
         low, high = _window(at, touching[at], times, interval)
-        if last_stage_from is not None and code[at].has_effect and not backward:
+        if last_stage_from is not None and not code[at].may_run_ahead and not backward:
             low = max(low, last_stage_from)
         start = (base if high is math.inf else high) if backward else max(low, 0)
         for step in range(interval):

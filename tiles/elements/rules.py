@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tiles._jax_compat import Params
-from tiles.elements import floats, integers, routines
+from tiles.elements import floats, generator, integers, routines
 from tiles.elements.cell import CELL
 from tiles.elements.emitter import Emitter
 from tiles.elements.floats import (
@@ -297,6 +297,7 @@ RULES: dict[str, Rule] = {
     accumulate_p.name: _convert,
     "bitcast_convert_type": _bitcast,
     "optimization_barrier": _unchanged,
+    generator.drawn_p.name: generator.rule,
     **dict.fromkeys(
         ("copy", "copy_p", "stop_gradient", "broadcast_in_dim", "reshape", "squeeze", "expand_dims"), _same
     ),

@@ -142,6 +142,8 @@ class Walker:
             inner = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
             closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, [])
             return self.run(closed.jaxpr, list(closed.consts), values)
+        if not values:  # a generator's: every number is another one
+            return self._computed(eqn, values)
         key = name, repr(sorted(eqn.params.items())), tuple(map(id, values))
         if key not in self._known:
             self._known[key] = (

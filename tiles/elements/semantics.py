@@ -123,6 +123,8 @@ class Semantics:
             return self._comparison(_COMPARE[name], kind, modifier)
         if name in _UNARY:
             return self._elementary(_UNARY[name], kind)
+        if name == "sufromui":
+            return lambda ins, imms: [_signed_uniform(ins[0], kind)]
         if name == "int" and kind == "f32":
             return lambda ins, imms: [as_words(_ROUND[imms[0]](as_floats(ins[0], "f32")))]
         return None
@@ -183,6 +185,16 @@ _CONVERSIONS: dict[str, Callable[[Semantics, Words], Words]] = {
     "f32toi32": lambda s, w: _to_i32(w.view(np.float32), -(2.0**31), 2.0**31 - 1, np.int32),
     "f32toui32": lambda s, w: _to_i32(w.view(np.float32), 0.0, 2.0**32 - 1, np.uint32),
 }
+
+
+def _signed_uniform(words: Words, kind: str) -> Words:
+    """Return floats of (-0.5, 0.5), none of them 0: the upper bits of each lane, and a half (assumed)."""
+    if kind == "f32":
+        return as_words(
+            ((words >> np.uint32(9)) * 2.0 + 1 - 2.0**23).astype(np.float32) * np.float32(2.0**-24)
+        )
+    lanes = as_floats(words, kind).view(np.uint16)
+    return as_words(((lanes >> np.uint16(6)) * 2.0 + 1 - 2.0**10).astype(np.float16) * np.float16(2.0**-11))
 
 
 def _signed(word: Words) -> np.ndarray:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiles.elements.contexts import Contexts, Tiles
-from tiles.elements.tilecode import TileCode
+from tiles.elements.tilecode import GENERATOR, TileCode
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class TileSimulator(Tiles):
 
         Args:
           code: of one variant, for the same instruction set.
-          arguments: fields of the vertex state, one word each: for all tiles, or ``[tiles]``.
+          arguments: fields of the vertex state, one word each: for all tiles, or ``[tiles]``. What the workers' generators
+            give is "generator", words ``[tiles, workers, draws]``.
           state: address of the vertex state.
           scratch: address of the workers' scratch memory, one piece for each.
 
@@ -46,6 +47,7 @@ class TileSimulator(Tiles):
         if code.supervisor.weights:
             self.load_weights(code.supervisor.weights, fields[:, code.arguments.index("weights")])
         contexts = Contexts(self, state, scratch, -(-code.scratch_bytes // 8) * 8)
+        contexts.hand(arguments.get(GENERATOR))
         with np.errstate(all="ignore"):
             contexts.items(code.items, contexts.everyone)
         slots = contexts.slots.reshape(len(self.words), self.workers)

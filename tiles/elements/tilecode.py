@@ -15,6 +15,8 @@ from tiles.elements.extents import Extent
 from tiles.elements.supervisor import LAUNCH, Supervisor
 
 MAIN, AUX = "main", "aux"
+GENERATOR = "generator"
+"""The effect of instructions that draw from a worker's random generator."""
 JOINED = ("ld64step", "st64step")
 """Accesses that one instruction may make together."""
 JOINED_MAX = 2
@@ -97,7 +99,7 @@ class Instruction:
       modifier: "B", "BL" or "BU" where the first operand is broadcast over the lanes.
       stream: name of the memory that it accesses; accesses of different streams never touch the same bytes.
       stores: whether it writes memory.
-      effect: name of hidden state that it changes (accumulators, ``$TAS``); "live" for an instruction of a loop
+      effect: name of hidden state that it changes (accumulators, ``$TAS``, the generator); "live" for an instruction of a loop
         whose result is read after it; or "".
       note: what it is for, for the printer.
     """
@@ -127,6 +129,11 @@ class Instruction:
     def has_effect(self) -> bool:
         """Whether it does more than write registers, or adds to one of its own operands."""
         return self.stores or bool(self.effect)
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether it may run for iterations that never come: random numbers that nobody takes are no harm."""
+        return not self.has_effect or (not self.stores and self.effect == GENERATOR)
 
     def __str__(self) -> str:
         updated = (

@@ -1,20 +1,27 @@
 """Random numbers of the machine's own generator, which every worker has: raw bits, uniform and normal floats.
 
 PopLibs draws from it (``poprand::uniform`` and ``normal``). Its stream is not public, and what it draws depends on which
-worker draws: emulation takes threefry's words of the element's place instead, so that engines agree. It is reached from
-``tiles`` alone; JAX's generators are defined to the bit and stay integer code.
+worker draws: emulation takes threefry's words of the element's place instead, so that engines agree, and hands tile code
+the same. How bits become floats of (-0.5, 0.5), by an instruction, is assumed: upper bits and a half. It is reached
+from ``tiles`` alone; JAX's generators are defined to the bit and stay integer code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tiles.errors import InvalidGraph
+from tiles._jax_compat import jit
+from tiles.elements import instructions_for
+from tiles.elements.variants import existing
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     Affine,
     Cell,
@@ -27,6 +34,8 @@ from tiles.graph import (
     Plan,
     Site,
     Tensor,
+    VertexCode,
+    code_cycles,
     register,
     site_of,
 )
@@ -35,6 +44,7 @@ from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.map import access_grains
 from tiles.poplibs.poprand.bits import RandomBits
+from tiles.poplibs.poprand.machine_code import Drawings, compiled_drawing, machine_variant, only_floats
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
@@ -42,6 +52,8 @@ SOURCE = "graphcore/poplibs lib/poprand/poprandCycleEstimators.cpp"
 DISTRIBUTIONS = ("bits", "uniform", "normal")
 DTYPES = {"bits": ("uint32", "int32"), "uniform": ("float32", "float16"), "normal": ("float32", "float16")}
 _SLOTS_PER_VECTOR = {"bits": 1, "uniform": 4, "normal": 4}
+_UNIFORM_BITS = {"float32": 23, "float16": 10}
+"""Upper bits that are kept of a lane; with the half they fill a float's digits."""
 _FRAME = {"bits": 22, "uniform": 24, "normal": 24}
 
 
@@ -61,6 +73,7 @@ class MachineRandom(Codelet):
     """
 
     name: ClassVar[str] = "poprand.MachineRandom"
+    version: ClassVar[int] = 2
 
     distribution: str
     dtype: str
@@ -73,21 +86,59 @@ class MachineRandom(Codelet):
 
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return numbers made of threefry's words."""
+        given = self.generated(cell, *operands)
+        if self.distribution != "uniform":
+            return (
+                lax.bitcast_convert_type(given, to_jax(self.dtype)) if self.distribution == "bits" else given,
+            )
+        bits = _UNIFORM_BITS[self.dtype]
+        upper = given >> given.dtype.type(8 * given.dtype.itemsize - bits)
+        odd = 2 * upper.astype(jnp.float32) + np.float32(1)
+        return ((odd * np.float32(2.0 ** -(bits + 1))).astype(to_jax(self.dtype)),)
+
+    def generated(self, cell: Cell, *operands: Array) -> Array:
+        """Return what the generator gives for every element: unsigned integers of its width, or normal numbers."""
         (words,) = RandomBits("threefry", "uint32").compute(cell, *operands)
-        if self.distribution == "bits":
-            return (lax.bitcast_convert_type(words, to_jax(self.dtype)),)
-        unit = (words >> np.uint32(8)).astype(jnp.float32) * np.float32(2.0**-24)
+        if self.distribution == "bits" or (self.distribution, self.dtype) == ("uniform", "float32"):
+            return words
         if self.distribution == "uniform":
-            below = np.float32(1 - 2.0**-11 if self.dtype == "float16" else 1 - 2.0**-24)
-            return (jnp.minimum(unit, below).astype(to_jax(self.dtype)),)
+            return (words >> np.uint32(16)).astype(jnp.uint16)
+        unit = (words >> np.uint32(8)).astype(jnp.float32) * np.float32(2.0**-24)
         centred = 2 * unit - np.float32(1 - 2.0**-24)
-        return ((np.float32(2**0.5) * lax.erf_inv(centred)).astype(to_jax(self.dtype)),)
+        return (np.float32(2**0.5) * lax.erf_inv(centred)).astype(to_jax(self.dtype))
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the loop that draws vectors and stores them, see ``machine_code``."""
+        isa = instructions_for(target)
+        variant = existing(machine_variant(isa, self.distribution, self.dtype)).named(self.label)
+        kernel = Drawings(
+            self.dtype, variant, isa["worker_contexts"], partial(self._generated_for, extents.form)
+        )
+        in_ring = None if self.distribution == "bits" else only_floats
+        return (VertexCode(variant, extents.results, kernel=kernel, cell=in_ring, compiled=compiled_drawing),)
+
+    def _generated_for(
+        self, form: OpForm, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return what the generator gives for the elements of cells, ``[cells, elements]``."""
+
+        def one(origin: Array, *own: Array) -> Array:
+            cell = Cell(form, sizes, tuple(origin[d] for d in range(len(sizes))), (None,) * len(sizes))
+            return self.generated(cell, *own)
+
+        found = jit(jax.vmap(one))(jnp.asarray(origins), *map(jnp.asarray, operands))
+        return np.asarray(found).reshape(len(origins), -1)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return PopLibs' estimate: a frame, and slots for every 64-bit vector.
 
-        Raw bits take one for each (ASSUMED: its rate of words divides by a width in other units).
+        Of raw bits, whose rate of words it divides by a width in other units, what the code takes.
         """
+        if self.distribution == "bits":
+            try:
+                return code_cycles(self.tile_code(extents, target))
+            except (NoTileCode, OutOfRegisters):
+                pass
         width = target.data_path_bytes // itemsize(self.dtype)
         share = ceil_div(extents.results, target.workers_per_tile)
         vectors = ceil_div(share, width)
