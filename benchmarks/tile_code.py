@@ -3,8 +3,9 @@
 python -m benchmarks.tile_code
 
 PopLibs' figures are those of github.com/graphcore/poplibs (August 2023), lib/popops/popopsCycleEstimators.cpp,
-lib/popops/PerformanceEstimation.cpp, lib/popnn/PerformanceEstimation.hpp and
-lib/popops/reduction/CycleEstimationFunctions.cpp, restated as slots of a loop over some elements and slots around it.
+lib/popops/PerformanceEstimation.cpp, lib/popnn/PerformanceEstimation.hpp, lib/popops/reduction/CycleEstimationFunctions.cpp and
+lib/poprand/poprandCycleEstimators.cpp (of raw bits the loop is its assembly's, Uniform.S), restated as slots of a loop over
+some elements and slots around it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tiles.elements import (
     compile_matrix_vector,
     contiguous,
     cost_of,
+    drawn,
     named,
 )
 from tiles.elements.cell import CELL, Access
@@ -272,6 +274,24 @@ def rows() -> Iterator[Row]:
         for dtype, partials in ((HALF, HALF), (HALF, FLOAT), (FLOAT, FLOAT)):
             yield VertexRow(name, (dtype, dtype, partials), lax.add, 0, 1, 0, taps=taps)
     yield from others_vertices()
+    yield from random_numbers()
+
+
+def random_numbers() -> Iterator[Row]:
+    """Yield rows of vertices that draw from the machine's generator, scaled and shifted."""
+
+    def numbers(distribution: str, dtype: str) -> Callable[..., Any]:
+        return lambda scale, shift: drawn(distribution, dtype) * scale + shift
+
+    yield Row("random bits", (), lambda: drawn("bits", FLOAT), 1, 2, 22, supervisor=4)
+    for distribution in ("uniform", "normal"):
+        for dtype, elements in ((FLOAT, 2), (HALF, 4)):
+            access = Access(CELL, np.dtype(dtype).itemsize)
+            how = Arrangement((access, access), (Access(),))
+            function = numbers(distribution, dtype)
+            yield Row(
+                f"{distribution} numbers", (dtype,) * 2, function, 4, elements, 24, supervisor=4, how=how
+            )
 
 
 def others_vertices() -> Iterator[Row]:

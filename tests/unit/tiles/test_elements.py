@@ -21,6 +21,7 @@ from tiles.elements import (
     compile_cell,
     contiguous,
     cost_of,
+    drawn,
     formula_of,
     named,
     registers,
@@ -227,7 +228,8 @@ def test_stores_of_one_pointer_are_never_packed_apart(f) -> None:
 
 # Bundles and slots of the hand-written loops in the public sources of PopLibs (github.com/graphcore/poplibs,
 # lib/popops/codelets): binaryOps1D.S, inlineAssemblerUnaryOps.hpp, inlineAssemblerCast.hpp, unaryOps1DNonLinearity.S,
-# select_int_float.S. Slots are of one iteration; elements in it; whether operands lie in separate elements.
+# select_int_float.S, and lib/poprand/codelets/asm: Uniform.S, Normal.S. Slots are of one iteration; elements in it; whether
+# operands lie in separate elements.
 LOOPS = [
     ("add", lambda a, b: a + b, [F, F], 3, 2, False),
     ("add", lambda a, b: a + b, [H, H], 3, 4, False),
@@ -249,6 +251,11 @@ LOOPS = [
     ("silu as JAX writes it", jax.nn.silu, [H], 5, 4, False),
     ("demote", lambda a: a.astype(H), [F], 2, 4, True),
     ("promote", lambda a: a.astype(F), [H], 2, 4, True),
+    ("random bits", lambda: drawn("bits", F), [], 1, 2, False),
+    ("uniform", lambda: drawn("uniform", F) * 3 + 1, [], 4, 2, False),
+    ("uniform", lambda: drawn("uniform", H) * 3 + 1, [], 4, 4, False),
+    ("normal", lambda: drawn("normal", F) * 3 + 1, [], 4, 2, False),
+    ("normal", lambda: drawn("normal", H) * 3 + 1, [], 4, 4, False),
 ]
 
 
