@@ -313,9 +313,10 @@ def others_vertices() -> Iterator[Row]:
     for groups in (4, 8, 16):
         name = f"side by side, 3x3, {groups}"
         yield row(name, (HALF, HALF, FLOAT), "vmac", 1, 1, groups, taps=3)
-    for stride in (1, 2):
-        name = f"sliding windows, 3x3, by {stride}"
-        yield row(name, (HALF, HALF, FLOAT), "slic", 4, 4, 1, taps=3, stride=stride)
+    for partials in (FLOAT, HALF):
+        for stride in (1, 2):
+            name = f"sliding windows, 3x3, by {stride}"
+            yield row(name, (HALF, HALF, partials), "slic", 4, 4, 1, taps=3, stride=stride)
 
 
 REASONS = {

@@ -87,8 +87,14 @@ PRODUCTS = {
     )
 }
 """By dtypes of inputs and partials. Source: configs/isa."""
-SLIDING = Product("f16v4sisoslic", "float16", "float32", 16, 4, 1)
-"""Windows of four inputs of four channels each, of four outputs; see ``slic``."""
+SLIDING = {
+    p.partials: p
+    for p in (
+        Product("f16v4sisoslic", "float16", "float32", 16, 4, 1),
+        Product("f16v4hihov4slic", "float16", "float16", 16, 4, 1),
+    )
+}
+"""Windows of four inputs of four channels each, of four outputs, by the dtype of partials; see ``slic``."""
 
 _FIELD_BITS = 10
 _FIELDS = 3

@@ -164,16 +164,18 @@ def compile_sliding_runs(
     stride: int,
     name: str = "short sliding windows",
     *,
+    partials: str = "float32",
     reads_partials: bool = True,
     weights_bits: int = 64,
 ) -> TileCode:
     """Return the code of short sliding windows over runs of inputs; see ``SlidingRuns``.
 
     Raises:
-      NoTileCode: windows further apart than two inputs.
+      NoTileCode: windows further apart than two inputs, or partials that the generation has no sliding windows into.
     """
     isa = instructions_of(target)
-    nest = SlidingRuns(Emitter(isa), stride, reads_partials, weights_bits)
+    nest = SlidingRuns(Emitter(isa), stride, reads_partials, weights_bits, partials)
+    isa.row(nest.product.mnemonic)
     return replace(_made(nest, isa, name), supervisor=nest.supervisor)
 
 

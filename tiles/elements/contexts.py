@@ -11,6 +11,7 @@ from tiles.elements.cell import ACCESS_BYTES
 from tiles.elements.cost import block_slots
 from tiles.elements.isa import InstructionSet
 from tiles.elements.semantics import Semantics, as_floats
+from tiles.elements.slic import CHANNELS, TAPS
 from tiles.elements.streaming import ZERO, Streaming, streaming
 from tiles.elements.tilecode import (
     GENERATOR,
@@ -33,7 +34,8 @@ ELEMENT_BYTES = 1 << 14
 INTERLEAVED = 1 << 20
 """From which number on elements count that are interleaved two by two: of another region of memory."""
 AMP_OUTPUTS = 16
-_PRODUCTS = {product.mnemonic: product for product in (*PRODUCTS.values(), SLIDING)}
+_PRODUCTS = {product.mnemonic: product for product in (*PRODUCTS.values(), *SLIDING.values())}
+_SLIDING = {product.mnemonic: product for product in SLIDING.values()}
 _MULTIPLY_ADDS = {"f16v4cmac": ("f16", 2), "f32v2mac": ("f32", 1)}
 """Products that two accumulators, which are read out together, take: of what kind, and how many each."""
 ACCUMULATOR_PAIRS = ((0, 2), (1, 3), (4, 6), (5, 7), (8, 10), (9, 11), (12, 14), (13, 15))
@@ -145,7 +147,7 @@ class Contexts:
         self.next_partials = np.zeros((AMP_OUTPUTS, self.count), tiles.number)
         self.last_results = np.zeros((AMP_OUTPUTS, self.count), tiles.number)
         self.are_clear = True
-        self.windows = np.zeros((4, 2, self.count), tiles.number)
+        self.windows = np.zeros((TAPS, CHANNELS, self.count), tiles.number)
         self.numbers: np.ndarray | None = None
         self.drawn = np.zeros(self.count, np.int64)
         self.slots = np.zeros(self.count, np.int64)
@@ -406,19 +408,23 @@ class Contexts:
     def _slide(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
         """Run an issue of short sliding windows: an input for all four that are under way, partials in, results out.
 
-        A window is at its first tap in the issue that takes its partials. The immediate says which two outputs.
+        A window is at its first tap in the issue that takes its partials. The immediate says which outputs, where an issue
+        has not all. Units work in f32.
         """
+        product = _SLIDING[i.mnemonic]
         x, partials = (
             self.sim.numbers(np.ascontiguousarray(self.get(r).T), dtype).T
-            for r, dtype in zip(i.ins, (SLIDING.dtype, SLIDING.partials), strict=True)
+            for r, dtype in zip(i.ins, (product.dtype, product.partials), strict=True)
         )
-        outputs = slice(2 * i.imms[0], 2 * i.imms[0] + 2)
-        weights = self.sim.weights[self.tile, outputs, : SLIDING.inputs].reshape(self.count, 2, 4, -1)
-        results = self.windows[-1].copy()
-        begun = np.concatenate([partials[None], self.windows[:-1]])
+        count = len(partials)
+        outputs = slice(count * i.imms[0], count * i.imms[0] + count)
+        weights = self.sim.weights[self.tile, outputs, : product.inputs].reshape(self.count, count, 4, -1)
+        windows = self.windows[:, :count]
+        results = windows[-1].copy()
+        begun = np.concatenate([partials[None], windows[:-1]])
         new = begun + np.einsum("cotk,kc->toc", weights, x)
-        self.windows = np.where(active, new, self.windows)
-        return [self.sim.words_of(np.ascontiguousarray(results.T), SLIDING.partials).T]
+        self.windows[:, :count] = np.where(active, new, windows)
+        return [self.sim.words_of(np.ascontiguousarray(results.T), product.partials).T]
 
     def _access(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
         """Run a load or store of one address: base + delta + offset, or base + delta and then advance."""

@@ -1,18 +1,18 @@
 """Short sliding windows on the multiply units: four taps of four channels, an issue for every input.
 
 An issue takes an input and the partials of the window that begins with it, and gives the results of the window that ended with
-the input before. So a window of four inputs gives its results four issues after its first one. Partials are of two outputs; four
-take two passes. What partials are loaded from and results are stored to is one interleaved memory, of which a load and a store
-of an instruction may not meet the same half: where windows are an input apart, results are stored two issues after they were
-given, two windows a turn of the loop.
+the input before. So a window of four inputs gives its results four issues after its first one. Partials are 64 bits: of two
+outputs in float32, so that four take two passes, or of four in halves. What partials are loaded from and results are stored to
+is one interleaved memory, of which a load and a store of an instruction may not meet the same half: where windows are an input
+apart, results are stored two issues after they were given, two windows a turn of the loop.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiles.elements.amp import SLIDING, Runs
-from tiles.elements.cell import ROW
+from tiles.elements.amp import SLIDING, Product, Runs
+from tiles.elements.cell import ACCESS_BYTES, ROW
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import symbol
 from tiles.elements.supervisor import Supervisor, panel_supervisor
@@ -29,13 +29,31 @@ from tiles.elements.tilecode import (
     Repeat,
 )
 from tiles.errors import NoTileCode
+from tiles.numerics.dtypes import itemsize
 
 N = symbol("n")
-TAPS, CHANNELS, PASSES = 4, 4, 2
-"""Of a window, of an input and of the results, and over the data: two outputs each."""
+TAPS, CHANNELS = 4, 4
+"""Of a window, and of an input and of the results."""
 STRIDES = (1, 2)
 _NEXT, _STAY = 0, 1
 """Picks of a stride: by one access, or by none."""
+
+
+def sliding_of(partials: str) -> Product:
+    """Return how windows slide into partials of a dtype.
+
+    Raises:
+      NoTileCode: they do not.
+    """
+    found = SLIDING.get(partials)
+    if found is None:
+        raise NoTileCode(f"short sliding windows into {partials}", expected=" or ".join(SLIDING))
+    return found
+
+
+def outputs_at_once(partials: str) -> int:
+    """Return the outputs of an issue: those of an access."""
+    return ACCESS_BYTES // itemsize(partials)
 
 
 def windows_a_turn(stride: int) -> int:
@@ -54,6 +72,7 @@ class SlidingRuns:
       stride: inputs from a window to the next one.
       reads_partials: whether results are added to what lies there.
       weights_bits: of the supervisor's loads of weights.
+      partials: their dtype, and that of results.
       lanes: elements of an iteration, which a variant says.
     """
 
@@ -61,17 +80,19 @@ class SlidingRuns:
     stride: int = 1
     reads_partials: bool = True
     weights_bits: int = 64
+    partials: str = "float32"
     lanes: int = 1
 
     def __post_init__(self) -> None:
         """Start without arguments.
 
         Raises:
-          NoTileCode: windows that are further apart.
+          NoTileCode: windows that are further apart, or other partials.
         """
         if self.stride not in STRIDES:
             raise NoTileCode(f"short sliding windows {self.stride} inputs apart", expected="1 or 2")
         self.arguments: list[str] = []
+        self.product = sliding_of(self.partials)
 
     def items(self) -> list[Item]:
         """Return the code, its loops already in bundles."""
@@ -80,7 +101,7 @@ class SlidingRuns:
         body: list[Item] = []
         with e.at(ROW):
             first, second, turns = runs.next()
-        for number in range(PASSES):
+        for number in range(CHANNELS // outputs_at_once(self.partials)):
             with e.at(ROW):
                 target = e.main("add", second, runs.further) if number else second
                 pair = e.fresh("M", 2)
@@ -112,7 +133,8 @@ class SlidingRuns:
         def slides(issue: int) -> Instruction:
             begins = reads and not (is_apart and issue % 2)
             ins = (x, partials if begins else AZEROS)
-            return Instruction(SLIDING.mnemonic, AUX, (results[issue % 2],), ins, (number,), effect="slic")
+            name, result = self.product.mnemonic, results[issue % 2]
+            return Instruction(name, AUX, (result,), ins, (number,), effect="slic")
 
         first = TAPS + (0 if is_apart else 2)
         lead = [Bundle(loads(reads))]
@@ -124,4 +146,4 @@ class SlidingRuns:
     @property
     def supervisor(self) -> Supervisor:
         """What the supervisor does."""
-        return panel_supervisor(SLIDING.mnemonic, SLIDING.panel_bytes, self.weights_bits)
+        return panel_supervisor(self.product.mnemonic, self.product.panel_bytes, self.weights_bits)

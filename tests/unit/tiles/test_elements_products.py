@@ -204,19 +204,21 @@ def test_vectors_side_by_side_are_multiplied_and_added_up(width) -> None:
     np.testing.assert_array_equal(got, summed("trk,rtxk->txk", False, w, near))
 
 
+@pytest.mark.parametrize("partials", ["float32", "float16"])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_short_windows_slide_by_ones_and_twos(stride) -> None:
-    """Four outputs by two passes, over two runs of a row and one of another."""
+def test_short_windows_slide_by_ones_and_twos(stride, partials) -> None:
+    """Four outputs, by two passes in float32 and by one in halves, over two runs of a row and one of another."""
     rng, columns = np.random.default_rng(0), 12
     reach = (columns - 1) * stride + 4
     x = drawn(rng, (TILES, 2, reach, 4), "float16", False)
     w = drawn(rng, (TILES, 4, 4, 4), "float16", False)
-    before = drawn(rng, (TILES, 2, 2, columns, 2), "float32", False)
+    outputs = 2 if partials == "float32" else 4
+    before = drawn(rng, (TILES, 4 // outputs, 2, columns, outputs), partials, False)
     each = 2 // stride
     runs = [(0, 0), (4 * stride, 4), (8 * stride, 8), (reach, columns), (reach + 6 * stride, columns + 6)]
     counts = np.array([4, 4, 4, 6, 6]) // each
     entries = np.column_stack([runs, counts]).astype(np.uint16)[np.argsort(-counts, kind="stable")]
-    code = compile_sliding_runs(MK2, stride)
+    code = compile_sliding_runs(MK2, stride, partials=partials)
     verify(code, MK2)
     tiles = simulator(False, True)
     for address, held in ((INPUTS, x), (WEIGHTS, w), (SUMS, before), (RUNS, entries[None].repeat(TILES, 0))):
@@ -224,7 +226,7 @@ def test_short_windows_slide_by_ones_and_twos(stride) -> None:
     arguments = {"in0": INPUTS, "out0": SUMS, "runs": RUNS, "rows": 5, "weights": WEIGHTS}
     slots = tiles.run(code, arguments | {"pass_bytes": 2 * columns * 8}, STATE, SCRATCH).slots
     assert slots.max() == cost_of(code, {"n": counts.max(), "rows": 5}, MK2).slots.max()
-    got = tiles.read(SUMS, before[0].size, "float32").reshape(before.shape)
+    got = tiles.read(SUMS, before[0].size, partials).reshape(before.shape)
     near = np.stack([x[:, :, t : t + columns * stride : stride][:, :, :columns] for t in range(4)])
-    want = summed("tonk,ntrck->trco", False, w, near).reshape(TILES, 2, columns, 2, 2)
-    np.testing.assert_array_equal(got, before + want.transpose(0, 3, 1, 2, 4))
+    want = summed("tonk,ntrck->trco", False, w, near).reshape(TILES, 2, columns, 4 // outputs, outputs)
+    np.testing.assert_array_equal(got, (before + want.transpose(0, 3, 1, 2, 4)).astype(partials))

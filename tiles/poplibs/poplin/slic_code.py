@@ -11,12 +11,10 @@ from itertools import product as pairs
 import numpy as np
 
 from tiles.elements import Formula, InstructionSet, Variant, compile_sliding_runs
-from tiles.elements.amp import SLIDING
 from tiles.elements.cell import ACCESS_BYTES
 from tiles.elements.kept_variants import kept_variant
-from tiles.elements.slic import CHANNELS, PASSES, TAPS, windows_a_turn
+from tiles.elements.slic import CHANNELS, TAPS, outputs_at_once, sliding_of, windows_a_turn
 from tiles.elements.variants import UNNAMED, NoVariant, existing
-from tiles.errors import NoTileCode
 from tiles.graph import OpForm, VertexCode
 from tiles.graph.cycles import CodeMemory, Field
 from tiles.poplibs.poplin.conv_cycles import ConvShape, conv_roles
@@ -34,17 +32,21 @@ from tiles.poplibs.poplin.units_code import (
     in_words,
 )
 
-_OUTPUTS = 2
-"""Of a pass."""
+_PAIR = 2
 
 
 @lru_cache(maxsize=16)
-def _variant(isa: InstructionSet, stride: int, bits: int, is_first: bool) -> Variant | NoVariant:
+def _variant(
+    isa: InstructionSet, partials: str, stride: int, bits: int, is_first: bool
+) -> Variant | NoVariant:
     def make() -> Variant:
-        code = compile_sliding_runs(isa, stride, UNNAMED, reads_partials=not is_first, weights_bits=bits)
+        reads = not is_first
+        code = compile_sliding_runs(
+            isa, stride, UNNAMED, partials=partials, reads_partials=reads, weights_bits=bits
+        )
         return Variant.of(code, isa)
 
-    return kept_variant(("sliding windows", stride, bits, is_first), isa, make)
+    return kept_variant(("sliding windows", partials, stride, bits, is_first), isa, make)
 
 
 def slic_parts(
@@ -70,21 +72,19 @@ def slic_parts(
       name: of the variants.
 
     Raises:
-      NoTileCode: sums of halves.
+      NoTileCode: sums that the generation has no sliding windows into.
     """
-    if accumulate != SLIDING.partials:
-        raise NoTileCode(f"short sliding windows into {accumulate}")
     first, later = (
-        existing(_variant(isa, shape.stride, weights_bits, is_first)).named(name)
+        existing(_variant(isa, accumulate, shape.stride, weights_bits, is_first)).named(name)
         for is_first in (True, False)
     )
     channels = np.maximum(shape.inputs, shape.outputs)
-    each = np.select([channels <= 1, channels <= _OUTPUTS], [1, _OUTPUTS], CHANNELS)
+    each = np.select([channels <= 1, channels <= _PAIR], [1, _PAIR], CHANNELS)
     turns = -(-shape.field.columns // windows_a_turn(shape.stride))
     panels = shape.tap_rows * -(-shape.tap_columns // TAPS)
     widths: list[int] = np.unique(each[does]).tolist()
     for width in widths:
-        kernel = _Sliding(form, out_dtype, width, later.formula)
+        kernel = _Sliding(form, accumulate, out_dtype, width, later.formula)
         own = does & (each == width)
         blocks = -(-shape.groups // kernel.groups_at_once)
         firsts = np.where(own, blocks, 0)
@@ -100,20 +100,27 @@ class _Sliding:
 
     Attributes:
       form: the operation.
+      sums_dtype: dtype of the sums.
       out_dtype: dtype of results.
       width: channels that a group has of a block's four.
       formula: closed form of a panel over runs, which says how rows are cut.
     """
 
     form: OpForm
+    sums_dtype: str
     out_dtype: str
     width: int
     formula: Formula
 
     @property
-    def sums_dtype(self) -> str:
-        """Dtype of the sums."""
-        return SLIDING.partials
+    def outputs(self) -> int:
+        """Outputs of a pass."""
+        return outputs_at_once(self.sums_dtype)
+
+    @property
+    def passes(self) -> int:
+        """How often a panel goes over the data."""
+        return CHANNELS // self.outputs
 
     @property
     def groups_at_once(self) -> int:
@@ -146,7 +153,7 @@ class _Sliding:
             WEIGHTS: self.panels(sizes, operands[1], g),
             RUNS: np.broadcast_to(runs, (cells, *runs.shape)),
         }
-        sums = (cells, blocks, PASSES, positions, _OUTPUTS)
+        sums = (cells, blocks, self.passes, positions, self.outputs)
         memory[SUMS] = np.zeros(sums, in_words(self.sums_dtype, is_ring))
         if self.out_dtype != self.sums_dtype:
             memory[CAST] = np.zeros(sums, in_words(self.out_dtype, is_ring))
@@ -179,7 +186,7 @@ class _Sliding:
         """Return the fields of every panel: of a block's first one, or of all later ones."""
         g = self.geometry(sizes)
         field_bytes = g.batch * math.prod(g.reach) * ACCESS_BYTES
-        sums_bytes = PASSES * g.batch * math.prod(g.field) * ACCESS_BYTES
+        sums_bytes = self.passes * g.batch * math.prod(g.field) * ACCESS_BYTES
         taps = list(pairs(*(range(t) for t in g.taps[:-1]), range(0, g.taps[-1], TAPS)))
         found: list[dict[str, Field]] = []
         for block in range(self._blocks(sizes)):
@@ -191,7 +198,7 @@ class _Sliding:
                         "in0": (INPUTS, block * field_bytes + at * ACCESS_BYTES),
                         "out0": (SUMS, block * sums_bytes),
                         "runs": RUNS,
-                        "weights": (WEIGHTS, panel * SLIDING.panel_bytes),
+                        "weights": (WEIGHTS, panel * sliding_of(self.sums_dtype).panel_bytes),
                     }
                 )
         return found
@@ -201,7 +208,7 @@ class _Sliding:
         roles, g = conv_roles(self.form), self.geometry(sizes)
         found = memory[SUMS if self.out_dtype == self.sums_dtype else CAST]
         cells, blocks = found.shape[:2]
-        found = found.reshape(cells, blocks, PASSES, -1, g.field[-1], _OUTPUTS)
+        found = found.reshape(cells, blocks, self.passes, -1, g.field[-1], self.outputs)
         found = found[..., : geometry_of(self.form, sizes).field[-1], :]
         found = np.moveaxis(found, 2, -2).reshape(cells, blocks, -1, self.groups_at_once, self.width)
         found = np.moveaxis(found, 3, 2).reshape(cells, -1, found.shape[2], self.width)
