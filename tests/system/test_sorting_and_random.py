@@ -103,3 +103,16 @@ def test_random_bits_of_an_array_are_made_in_one_pass(gc200):
     keep = ipuxla.jit(lambda key: jax.random.bits(key, (512, 512)), target=gc200).lower(KEY).compile()
     passes = [op for op in keep.profile(KEY).data["operations"] if op["numVertices"] >= gc200.num_tiles // 2]
     assert len(passes) == 1, [op["name"] for op in passes]
+
+
+@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
+def test_dropout_runs_by_its_code(implementation, small_target):
+    def dropped(key, x):
+        return jnp.where(jax.random.bernoulli(key, 0.8, x.shape), x / 0.8, 0.0)
+
+    key, x = jax.random.key(3, impl=implementation), jnp.arange(1.0, 241.0).reshape(12, 20)
+    compiled = ipuxla.jit(dropped, target=small_target, engine="tile").lower(key, x).compile()
+    np.testing.assert_array_equal(compiled(key, x), jax.jit(dropped)(key, x))
+    missing = {name for name, c in compiled.tile_coverage().codelets.items() if c.by_code < c.vertices}
+    counter = {"popops.BitcastWidth"}  # and what of 64 bits goes on with it
+    assert {name for name in missing if "uint64" not in name} <= counter
