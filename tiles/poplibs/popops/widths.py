@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 
 from tiles._jax_compat import optimization_barrier
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     REDUCTION,
     Cell,
@@ -23,13 +23,16 @@ from tiles.graph import (
     Plan,
     Site,
     Tensor,
+    VertexCode,
     along,
+    code_cycles,
     identity_map,
     register,
     site_of,
 )
 from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.plan.transpose_cycles import copy_cycles
+from tiles.poplibs.popops.widths_code import width_code
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
@@ -59,9 +62,17 @@ class BitcastWidth(Codelet):
         return (lax.bitcast_convert_type(optimization_barrier(operands[0]), to_jax(self.out_dtype)),)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the cycles of a contiguous copy."""
+        """Return what the code takes; where there is none, the cycles of a contiguous copy."""
+        try:
+            return code_cycles(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            pass
         size_bytes = np.asarray(extents.results) * itemsize(self.out_dtype)
         return Cycles(copy_cycles(size_bytes, target), Basis.ASSUMED, SOURCE)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return a copy, see ``width_code``."""
+        return width_code(self.dtype, self.out_dtype, extents, target, self.label)
 
     def may_split(self, form: OpForm, d: int) -> bool:
         """Keep together what makes up one element."""
