@@ -13,6 +13,7 @@ from jax import lax
 
 import ipuxla
 from ipuxla.testing import check_engines
+from tiles.engine import coverage_of
 from tiles.numerics.tolerance import check_close
 
 NORMAL = jax.random.normal(jax.random.key(0), (20_000,))
@@ -115,3 +116,18 @@ def test_dropout_runs_by_its_code(implementation, small_target):
     np.testing.assert_array_equal(compiled(key, x), jax.jit(dropped)(key, x))
     missing = {name for name, c in compiled.tile_coverage().codelets.items() if c.by_code < c.vertices}
     assert all("uint64" in name for name in missing), missing  # a counter of 64 bits that goes on
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 24), (2, 3, 4, 20), (3, 1, 7, 10)])
+def test_a_mask_of_many_rows_is_drawn_by_code(shape, small_target):
+    """Elements are numbered along all dimensions; those of a tile's rows follow each other along one of them alone."""
+
+    def dropout(key, x):
+        return jnp.where(jax.random.bernoulli(key, 0.8, x.shape), x / 0.8, 0)
+
+    x = np.random.default_rng(0).random(shape, np.float32)
+    compiled = check_engines(
+        dropout, small_target, jax.random.PRNGKey(1), x, engines=("fast", "literal", "tile")
+    )
+    covered = coverage_of(compiled.executable, "float").codelets
+    assert all(codelet.by_code == codelet.vertices for codelet in covered.values()), covered

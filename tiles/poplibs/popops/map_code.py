@@ -69,12 +69,17 @@ def expression_code(
     operands = len(extents.operand_dtypes)
     body, outputs, counted = _counters(body, outputs, operands)
     levels, inner, has_rows = loops_of(extents.form, counted)
-    others = _beside_counted(extents.form, counted, inner)
     n = extents.product(inner)
-    rows = extents.results // np.maximum(n, 1)
+    n, rows = np.broadcast_arrays(np.atleast_1d(n), extents.results // np.maximum(n, 1))
     dtypes = (*extents.operand_dtypes, *(_COUNTER,) * len(counted))
     most = math.prod(dim.size for dim in extents.form.dims)
-    found = rows_code(body, outputs, dtypes, levels, has_rows, n, rows, target, name, len(counted), most)
+    found: list[VertexCode] = []
+    for varies, chosen in _counting(extents, counted, inner, levels):
+        n_, rows_ = (np.where(chosen, each, each[chosen][0]) for each in (n, rows))
+        parts = rows_code(
+            body, outputs, dtypes, varies, has_rows, n_, rows_, target, name, len(counted), most
+        )
+        found += (replace(part, runs=np.where(chosen, part.runs, 0)) for part in parts)
     dims = extents.form.results[0].dims if extents.form.results else ()
     data = CodeData(
         (*(("operand", k) for k in range(operands)), *(("position", d) for d in counted)),
@@ -82,25 +87,40 @@ def expression_code(
         tuple(d for d in dims if d not in inner),
         inner,
     )
-    if others:
-        is_alone = extents.product(others) == 1
-        if not is_alone.any():
-            raise NoTileCode(
-                "an expression of the element's position along one of several dimensions of rows"
-            )
-        found = tuple(replace(part, runs=np.where(is_alone, part.runs, 0)) for part in found)
     return tuple(replace(part, data=data) for part in found)
 
 
-def _beside_counted(form: OpForm, counted: tuple[int, ...], inner: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the dimensions of rows that must have one place each, so that a position counts rows: with none it does.
+def _counting(
+    extents: Extents, counted: tuple[int, ...], inner: tuple[int, ...], levels: Levels
+) -> Iterator[tuple[Levels, np.ndarray]]:
+    """Yield how operands vary in cells whose positions count rows along one dimension, and which cells these are.
 
-    Positions along two of them would have to be counted by both.
+    A position along a dimension of rows is the number of a row, or the same in all of them: of several such dimensions all
+    but one have one place in the cell.
+
+    Raises:
+      NoTileCode: no cell is so.
     """
-    dims = tuple(d for d in form.results[0].dims if form.dims[d].size > 1) if form.results else ()
-    outer = [d for d in dims if d not in inner]
-    rows = {d for d in counted if d in outer}
-    return tuple(d for d in outer if rows != {d}) if len(outer) > 1 and rows else ()
+    form = extents.form
+    long = tuple(d for d in form.results[0].dims if form.dims[d].size > 1) if form.results else ()
+    outer = [d for d in long if d not in inner]
+    every = np.ones(np.atleast_1d(extents.results).shape, bool)
+    if len(outer) < 2 or not set(counted) & set(outer):
+        yield levels, every
+        return
+    left, first = every, len(levels) - len(counted)
+    for moving in outer:
+        chosen = left & (extents.product(tuple(d for d in outer if d != moving)) == 1)
+        if not chosen.any():
+            continue
+        left = left & ~chosen
+        kept = (
+            level if d not in outer else (ROW, True) if d == moving else (CELL, False)
+            for d, level in zip(counted, levels[first:], strict=True)
+        )
+        yield (*levels[:first], *kept), chosen
+    if left.all():
+        raise NoTileCode("an expression of the element's position along several dimensions of rows")
 
 
 def _counters(
