@@ -48,6 +48,7 @@ from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.scatter_reductions import ScatterReductions
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
+from hlo_passes.passes.short_sorts import ShortSorts
 from hlo_passes.passes.sparse_sums import AddSparseSums
 from hlo_passes.passes.tabulate import Tabulate
 from hlo_passes.passes.take_apart import TakeApart
@@ -96,6 +97,7 @@ __all__ = [
     "Row",
     "ScatterReductions",
     "Schedule",
+    "ShortSorts",
     "Tabulate",
     "TakeApart",
     "Uneven",

@@ -52,20 +52,21 @@ def _drop_results(computations: dict[str, Computation], callers_first: Sequence[
         shrunk = old
         if len(positions) < len(old.results):
             shrunk = dataclasses.replace(old, results=tuple(old.results[i] for i in positions))
-        computations[name] = _without_dead_instructions(shrunk)
+        computations[name] = without_dead_instructions(shrunk)
         _mark_read_results(computations[name], read)
     kept = {name: tuple(sorted(positions)) for name, positions in read.items()}
     for name in callers_first:
         computations[name] = _with_smaller_calls(computations[name], kept, {})
 
 
-def _without_dead_instructions(computation: Computation) -> Computation:
+def without_dead_instructions(computation: Computation) -> Computation:
+    """Return the computation without what its results do not depend on; itself when there is none of it."""
     live = set(computation.results)
     kept: list[Instruction] = []
     for instruction in reversed(computation.instructions):
         if instruction.has_effect or not live.isdisjoint(instruction.results):
             live.update(instruction.operands)
-            kept.append(map_control_regions(instruction, _without_dead_instructions))
+            kept.append(map_control_regions(instruction, without_dead_instructions))
     kept.reverse()
     if len(kept) == len(computation.instructions) and all(
         new is old for new, old in zip(kept, computation.instructions, strict=True)
@@ -94,7 +95,7 @@ def _drop_parameters(computations: dict[str, Computation], callees_first: Sequen
     for name in callees_first:
         computation = _with_smaller_calls(computations[name], {}, kept)
         if computation is not computations[name]:
-            computation = _without_dead_instructions(computation)
+            computation = without_dead_instructions(computation)
         positions = tuple(range(len(computation.parameters)))
         if name != entry:
             live = {value for instruction in computation.instructions for value in instruction.operands}

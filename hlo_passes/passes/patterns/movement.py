@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hlo_passes.ir import Instruction, Value
 from hlo_passes.ops import (
     BroadcastInDim,
@@ -245,7 +247,7 @@ def slice_broadcast(instruction: Instruction, rewriter: Rewriter) -> Value | Non
 
 @rewrites(Slice)
 def slice_concatenation(instruction: Instruction, rewriter: Rewriter) -> Value | None:
-    """A slice that touches one operand of a concatenation is a slice of that operand."""
+    """A slice that touches one operand of a concatenation is a slice of that operand; of whole ones, these joined."""
     inner = rewriter.producer(instruction.operands[0], Concatenate)
     op = instruction.op
     if inner is None or not isinstance(op, Slice):
@@ -259,7 +261,13 @@ def slice_concatenation(instruction: Instruction, rewriter: Rewriter) -> Value |
             limit = _replaced(op.limit, axis, op.limit[axis] - begin)
             return rewriter.emit(Slice(start, limit, op.strides), operand)
         begin = end
-    return None
+    ends = [0, *itertools.accumulate(operand.type.shape[axis] for operand in inner[1])]
+    first, limit = op.start[axis], op.limit[axis]
+    if op.strides[axis] > 1 or first not in ends or limit not in ends or limit - first in (0, ends[-1]):
+        return None
+    joined = rewriter.emit(Concatenate(axis), *inner[1][ends.index(first) : ends.index(limit)])
+    start, limit = _replaced(op.start, axis, 0), _replaced(op.limit, axis, limit - first)
+    return rewriter.emit(Slice(start, limit, op.strides), joined)
 
 
 @rewrites(Slice)
