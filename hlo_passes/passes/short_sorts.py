@@ -40,12 +40,13 @@ class ShortSorts(LocalPass):
 
     In each pass the first of those that remain moves to the front past its neighbours: equal elements keep their order,
     and what is selected takes as many passes as elements are wanted. Nine elements are sorted by 36 exchanges, and so many
-    more for each array that is sorted with them; longer expressions have more values than there are registers for.
+    more for each array that is sorted with them; longer expressions have more values than there are registers for. Of bytes
+    four are computed at a time, so they have half as many.
     """
 
     name: ClassVar[str] = "short-sorts"
     many_rows: int = 128
-    most_exchanges: int = 64
+    most_exchanges: int = 56
 
     def change(self, computation: Computation) -> Computation:
         """Return the computation with such sorts as expressions; itself when it has none."""
@@ -82,7 +83,10 @@ class ShortSorts(LocalPass):
         n, wanted = types[0].shape[axis], max(places.stop for places in read)
         if not wanted or n < 2 or types[0].size < n * self.many_rows:
             return False
-        if len(types) * len(_exchanges(n, wanted)) > self.most_exchanges:
+        exchanges = len(types) * len(_exchanges(n, wanted))
+        if any(type_.bits <= 8 for type_ in types):
+            exchanges *= 2
+        if exchanges > self.most_exchanges:
             return False
         by_bits = {types[key.operand].dtype for key in keys if _is_by_bits(types[key.operand], key)}
         return by_bits <= set(_BIT_TYPES) and not any(types[key.operand].is_complex for key in keys)
