@@ -41,12 +41,16 @@ class ShortSorts(LocalPass):
     In each pass the first of those that remain moves to the front past its neighbours: equal elements keep their order,
     and what is selected takes as many passes as elements are wanted. Nine elements are sorted by 36 exchanges, and so many
     more for each array that is sorted with them; longer expressions have more values than there are registers for. Of bytes
-    four are computed at a time, so they have half as many.
+    four are computed at a time, so they have half as many. Of ``more_rows`` with up to ``most`` elements, ``most_stages``
+    expressions follow one another.
     """
 
     name: ClassVar[str] = "short-sorts"
     many_rows: int = 128
     most_exchanges: int = 56
+    more_rows: int = 4096
+    most: int = 16
+    most_stages: int = 3
 
     def change(self, computation: Computation) -> Computation:
         """Return the computation with such sorts as expressions; itself when it has none."""
@@ -60,36 +64,38 @@ class ShortSorts(LocalPass):
         assert isinstance(op, Sort)
         keys, axis = sort_keys(instruction.regions[0]), op.dimension % arrays[0].type.rank
         read = [_read(x, axis, rewriter) for x in instruction.results]
-        if keys is None or not self._is_short([x.type for x in arrays], axis, keys, read):
-            return None
-        return _sorted(arrays, axis, keys, read, rewriter)
+        stages = 0 if keys is None else self._stages([x.type for x in arrays], axis, keys, read)
+        return _sorted(arrays, axis, keys, read, stages, rewriter) if keys and stages else None
 
     def _select(self, instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
         op, (x,) = instruction.op, instruction.operands
         assert isinstance(op, TopK)
-        places = x.type.with_dtype("i32")
+        places, keys = x.type.with_dtype("i32"), (op.key,)
         read = [_read(y, op.dimension, rewriter) for y in instruction.results]
-        if not self._is_short([x.type, places], op.dimension, (op.key,), read):
+        stages = self._stages([x.type, places], op.dimension, keys, read)
+        if not stages:
             return None
         arrays = x, rewriter.emit(Iota(places, op.dimension))
         start, strides = (0,) * x.type.rank, (1,) * x.type.rank
         kept = Slice(start, instruction.results[0].type.shape, strides)
-        return [rewriter.emit(kept, y) for y in _sorted(arrays, op.dimension, (op.key,), read, rewriter)]
+        found = _sorted(arrays, op.dimension, keys, read, stages, rewriter)
+        return [rewriter.emit(kept, y) for y in found]
 
-    def _is_short(
+    def _stages(
         self, types: Sequence[TensorType], axis: int, keys: Sequence[SortKey], read: Sequence[range]
-    ) -> bool:
-        """Whether rows are so short, and so many, that columns are compared sooner."""
+    ) -> int:
+        """Return in how many expressions rows are sorted; 0 where they are too long, or too few."""
         n, wanted = types[0].shape[axis], max(places.stop for places in read)
         if not wanted or n < 2 or types[0].size < n * self.many_rows:
-            return False
-        exchanges = len(types) * len(_exchanges(n, wanted))
-        if any(type_.bits <= 8 for type_ in types):
-            exchanges *= 2
-        if exchanges > self.most_exchanges:
-            return False
+            return 0
         by_bits = {types[key.operand].dtype for key in keys if _is_by_bits(types[key.operand], key)}
-        return by_bits <= set(_BIT_TYPES) and not any(types[key.operand].is_complex for key in keys)
+        if not by_bits <= set(_BIT_TYPES) or any(types[key.operand].is_complex for key in keys):
+            return 0
+        exchanges = len(types) * len(_exchanges(n, wanted))
+        are_bytes = any(type_.bits <= 8 for type_ in types)
+        stages = -(-exchanges * (1 + are_bytes) // self.most_exchanges)
+        may_be_several = n <= self.most and types[0].size >= n * self.more_rows and not are_bytes
+        return stages if stages <= (self.most_stages if may_be_several else 1) else 0
 
 
 def _is_by_bits(type_: TensorType, key: SortKey) -> bool:
@@ -111,36 +117,93 @@ def _sorted(
     axis: int,
     keys: Sequence[SortKey],
     read: Sequence[range],
+    stages: int,
     rewriter: Rewriter,
 ) -> list[Value]:
-    """Return arrays that are sorted together; their elements at places that are not read are any."""
-    network, operands = Builder("sorted"), list[Value]()
-    inside: list[list[Value]] = []
-    for x in arrays:
-        columns = _columns(x.type, axis)
-        if _counts(x, axis, rewriter):
-            types = [column.infer(x.type)[0] for column in columns]
-            inside.append([network.add(Constant.splat(place, type_)) for place, type_ in enumerate(types)])
-        else:
-            inside.append([network.add(column, network.parameter(x.type)) for column in columns])
-            operands += [x] * len(columns)
+    """Return arrays that are sorted together, in so many expressions; their elements at places that are not read are any."""
     by_bits = {key.operand for key in keys if _is_by_bits(arrays[key.operand].type, key)}
-    for k in by_bits:
-        bits = BitcastConvert(_BIT_TYPES[arrays[k].type.dtype])
-        inside[k] = [_reordered(network.add(bits, y), network) for y in inside[k]]
-    _order(inside, keys, max(places.stop for places in read), network)
-    for k in by_bits:
-        back = BitcastConvert(arrays[k].type.dtype)
-        inside[k] = [network.add(back, _reordered(y, network)) for y in inside[k]]
-    wanted = [columns[place] for columns, places in zip(inside, read, strict=True) for place in places]
-    region = without_dead_instructions(network.build(*wanted))
-    found = iter(rewriter.emit_all(Fusion("loop"), operands, (region,)))
-    results: list[Value] = []
-    for x, places in zip(arrays, read, strict=True):
-        made = {place: next(found) for place in places}
-        columns = [made.get(n) or rewriter.emit(column, x) for n, column in enumerate(_columns(x.type, axis))]
-        results.append(rewriter.emit(Concatenate(axis), *columns))
-    return results
+    held = [
+        _Columns(x, axis, _counts(x, axis, rewriter), k in by_bits, places)
+        for k, (x, places) in enumerate(zip(arrays, read, strict=True))
+    ]
+    exchanges = _exchanges(arrays[0].type.shape[axis], max(places.stop for places in read))
+    share = -(-len(exchanges) // stages)
+    for start in range(0, len(exchanges), share):
+        network, operands = Builder("sorted"), list[Value]()
+        chosen, is_last = exchanges[start : start + share], start + share >= len(exchanges)
+        touched = sorted({place - near for place in chosen for near in (0, 1)})
+        inside = [x.taken(touched, is_last, network, operands) for x in held]
+        _order(inside, keys, chosen, network)
+        results = [x.kept(columns, is_last, network) for x, columns in zip(held, inside, strict=True)]
+        region = without_dead_instructions(network.build(*(y for found in results for y in found.values())))
+        made = iter(rewriter.emit_all(Fusion("loop"), operands, (region,)))
+        for x, found in zip(held, results, strict=True):
+            x.values.update((place, next(made)) for place in found)
+    return [x.joined(rewriter) for x in held]
+
+
+@dataclass
+class _Columns:
+    """The columns of an array: as they lie in it, until an expression has made others.
+
+    Args:
+      array: the array.
+      axis: the dimension along which it is sorted.
+      counts: whether its elements are their places.
+      by_bits: whether elements are integers made of their bits meanwhile.
+      read: places that are read in the end.
+    """
+
+    array: Value
+    axis: int
+    counts: bool
+    by_bits: bool
+    read: range
+
+    def __post_init__(self) -> None:
+        """Start with columns that lie in the array."""
+        self.values: dict[int, Value] = {}
+        self.slices = _columns(self.array.type, self.axis)
+
+    def taken(
+        self, places: Sequence[int], is_last: bool, network: Builder, operands: list[Value]
+    ) -> dict[int, Value]:
+        """Return columns as an expression has them, those that it must leave as they were too."""
+        if is_last and self.by_bits:
+            places = sorted({*places, *self.read})
+        return {place: self._taken(place, network, operands) for place in places}
+
+    def _taken(self, place: int, network: Builder, operands: list[Value]) -> Value:
+        made, slice_ = self.values.get(place), self.slices[place]
+        if made is None and self.counts:
+            return network.add(Constant.splat(place, slice_.infer(self.array.type)[0]))
+        operands.append(self.array if made is None else made)
+        column = network.parameter(operands[-1].type)
+        if made is not None:
+            return column
+        column = network.add(slice_, column)
+        return _reordered(network.add(self._bits(), column), network) if self.by_bits else column
+
+    def _bits(self) -> BitcastConvert:
+        return BitcastConvert(_BIT_TYPES[self.array.type.dtype])
+
+    def kept(self, columns: dict[int, Value], is_last: bool, network: Builder) -> dict[int, Value]:
+        """Return what an expression has made of columns, the last one of those that are read."""
+        if not is_last:
+            return columns
+        found = {place: columns[place] for place in self.read if place in columns}
+        if not self.by_bits:
+            return found
+        back = BitcastConvert(self.array.type.dtype)
+        return {place: network.add(back, _reordered(y, network)) for place, y in found.items()}
+
+    def joined(self, rewriter: Rewriter) -> Value:
+        """Return the array that has the columns in the end."""
+        columns = [
+            self.values[place] if place in self.read else rewriter.emit(slice_, self.array)
+            for place, slice_ in enumerate(self.slices)
+        ]
+        return rewriter.emit(Concatenate(self.axis), *columns)
 
 
 def _columns(type_: TensorType, axis: int) -> list[Slice]:
@@ -164,9 +227,11 @@ def _exchanges(n: int, wanted: int) -> list[int]:
     return [place for first in range(min(wanted, n - 1)) for place in reversed(range(first + 1, n))]
 
 
-def _order(arrays: Sequence[list[Value]], keys: Sequence[SortKey], wanted: int, network: Builder) -> None:
-    """Put the first ``wanted`` elements of rows, of several arrays together, in their places."""
-    for place in _exchanges(len(arrays[0]), wanted):
+def _order(
+    arrays: Sequence[dict[int, Value]], keys: Sequence[SortKey], exchanges: Sequence[int], network: Builder
+) -> None:
+    """Exchange elements of several arrays together, each with that in front of it where it goes first."""
+    for place in exchanges:
         before, here = ([columns[at] for columns in arrays] for at in (place - 1, place))
         stays = _stays(before, here, keys, network)
         for columns, one, other in zip(arrays, before, here, strict=True):

@@ -66,6 +66,18 @@ def test_short_sorts_have_the_same_bits(name):
 
 
 @pytest.mark.parametrize(
+    "function", [lambda x: jnp.sort(x, -1), lambda x: lax.top_k(x, 5), lambda x: jnp.argsort(x, -1)[:, 3:6]]
+)
+def test_longer_rows_take_several_expressions(function):
+    x = np.random.default_rng(3).choice(SPECIAL, (4096, 12))
+    module = optimized(function, x)
+    assert print_module(module).count("@sorted(") > 1
+    found = jax.jit(lambda x: evaluate_module(module, x))(x)
+    for one, expected in zip(found, jax.tree.leaves(jax.jit(function)(x)), strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(expected).tobytes()
+
+
+@pytest.mark.parametrize(
     "function, shape",
     [
         (lambda x: jnp.sort(x, -1), (ROWS, 40)),  # long rows
