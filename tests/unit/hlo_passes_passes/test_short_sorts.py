@@ -106,3 +106,17 @@ def test_medians_take_few_cycles():
         ipuxla.jit(lambda x: jnp.sort(x, 0)[4], target=TARGET).lower(np.ones((9, 4096), np.float32)).compile()
     )
     assert program.cost_analysis()["cycles"] < 4096 / 8 * 250
+
+
+def test_slices_of_whole_pieces_join_these():
+    def first(a, b, c):
+        return jnp.concatenate([a, b, c], 1)[1:, :5] * 2.0
+
+    pieces = [np.arange(3 * n, dtype=np.float32).reshape(3, n) for n in (2, 3, 4)]
+    module = optimize(
+        import_stablehlo(jax.jit(first).lower(*pieces).compiler_ir("stablehlo")), "fix(canonicalize,dce)"
+    )
+    text = print_module(module)
+    assert "tensor<3x9xf32>" not in text
+    (found,) = evaluate_module(module, *pieces)
+    np.testing.assert_array_equal(found, first(*pieces))
