@@ -28,6 +28,7 @@ from hlo_passes.passes.hoist import Hoist
 from hlo_passes.passes.indexing import ParameterMap, Row, expression, expressions, index_maps
 from hlo_passes.passes.inline import Flatten, Inline, inline_where
 from hlo_passes.passes.join_collectives import JoinCollectives
+from hlo_passes.passes.join_rolls import JoinRolls
 from hlo_passes.passes.long_slices import LongSlices
 from hlo_passes.passes.multi_output import MultiOutputFusion
 from hlo_passes.passes.outline import Outline
@@ -76,6 +77,7 @@ __all__ = [
     "InvalidPassOption",
     "InvalidPipeline",
     "JoinCollectives",
+    "JoinRolls",
     "LegalizeComplex",
     "LiveRange",
     "LongSlices",

@@ -22,7 +22,7 @@ DEFAULT_PIPELINE = (
     "expand,inline,scatter-reductions,expand-fft,legalize-complex,dce,recover-networks,precompute,powers,tabulate,"
     "regular-gathers,dce,rematerialize,dce,outline-repeats,"
     "fix(canonicalize,fold-constants,windows,while-to-repeat,hoist,cse,dce),long-slices,fold-nan,add-sparse-sums,dce,"
-    "join-collectives,inline{max-ops=0,pointwise=true},dce,short-sorts,dce,take-apart,cse,dce,fuse,outline,"
+    "join-collectives,inline{max-ops=0,pointwise=true},dce,join-rolls,short-sorts,dce,take-apart,cse,dce,fuse,outline,"
     "inline{max-ops=0,pointwise=true,most-added=64},dce,fix(schedule,multi-output-fusion)"
 )
 """What ``optimize`` runs unless told otherwise; this text is its only home."""

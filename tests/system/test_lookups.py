@@ -184,3 +184,18 @@ def test_a_matrix_of_which_a_loop_reads_a_column_before_it_changes_all_of_it_lie
     assert max(cost.exchange_cycles for cost in step_costs(compiled.executable)) < 1_000
     a = np.random.default_rng(0).random((12, 12), np.float32)
     check_engines(reflected, gc200.replace(num_tiles=24), a, engines=("fast", "literal"))
+
+
+@pytest.mark.parametrize("shape", [(65_536,), (256, 256)])
+def test_what_is_sliced_first_lies_as_what_reads_all_of_it_wants_it(shape, gc200):
+    """The first reader takes an end of it, on one tile or a few."""
+
+    def ends_first(x):
+        wrapped = jnp.concatenate([x[-1:], x, x[:1]])
+        return wrapped[:-2] + wrapped[2:] - 2 * x
+
+    compiled = ipuxla.jit(ends_first, target=gc200).lower(jax.ShapeDtypeStruct(shape, jnp.float32)).compile()
+    assert len(compiled.executable.variables["arg0"].layout.tiles) > 1_000
+    assert max(cost.exchange_cycles for cost in step_costs(compiled.executable)) < 2_000
+    x = np.random.default_rng(0).random((40, *shape[1:]), np.float32)
+    check_engines(ends_first, gc200.replace(num_tiles=16), x, engines=("fast", "literal"))

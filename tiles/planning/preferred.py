@@ -4,7 +4,8 @@ An operand's first reader says where it lies. For a table that is looked up befo
 that is reshaped first, that would be the wrong one: what reads it next would exchange all of it. So a parameter waits as
 a contraction that reads it wants it: of the ways in which those that read it would have it wait, that which costs all
 of its readers together least. A gradient is best left where its parameter waits: everything between the
-two, moments and clipping, then lies there too. A variable that is updated, or read, at a few places and then read as a
+two, moments and clipping, then lies there too. What is sliced first, a row of its for instance, lies as the first operation
+that reads most of it wants it. A variable that is updated, or read, at a few places and then read as a
 whole, element by element, as a batched loop on a predicate or the columns of a factorization have it, waits as these two
 together have it: the few places alone would do with few tiles.
 """
@@ -44,6 +45,9 @@ MOST_READERS = 8
 
 SURELY_LESS = 0.95
 """To what share of the cost a variable that is first looked up comes down where the lookup does not say how it lies."""
+
+LITTLE, MOST = 1 / 4, 1 / 2
+"""Shares of a tensor: an operation that reads no more than the one does not say how all of it lies if one reads the other."""
 
 FEW = 64
 """Elements that are exchanged, whatever for, in about as many cycles as one is."""
@@ -126,6 +130,26 @@ class Preferences:
             and any(_is_whole(reader) for reader in readers[1:])
         }
 
+    @cached_property
+    def sliced(self) -> dict[str, Reader]:
+        """The first operation that reads most of an input or variable of which the first one reads little."""
+        tensors = self.planning.given.tensors
+        first: set[str] = set()
+        little: set[str] = set()
+        found: dict[str, Reader] = {}
+        for operation in self._operations():
+            for k, name in enumerate(operation.operands):
+                tensor = tensors.get(name)
+                if tensor is None or tensor.kind not in (INPUT, VARIABLE):
+                    continue
+                share = _share_read((operation, k), tensor.shape)
+                if name not in first and share <= LITTLE and math.prod(tensor.shape) > FEW:
+                    little.add(name)
+                elif name in little and share >= MOST:
+                    found.setdefault(name, (operation, k))
+                first.add(name)
+        return found
+
     def set_preferred_layouts(self, step: Step) -> None:
         """Give what a step is the first to read a layout that those which read it later want, too."""
         steps = step.alternatives[0].body.steps if isinstance(step, Choice) else (step,)
@@ -135,6 +159,8 @@ class Preferences:
                 if name in self.readers
                 else self.updated[name][:MOST_READERS]
                 if name in self.updated
+                else [self.sliced[name]]
+                if name in self.sliced
                 else []
             )
             tensor = self.planning.tensor(name)
@@ -352,6 +378,18 @@ def _is_lookup(reader: Reader) -> bool:
     """Whether an operation reads some elements of an operand, wherever they lie."""
     operation, k = reader
     return operation.codelet.looked_up == k
+
+
+def _share_read(reader: Reader, shape: tuple[int, ...]) -> float:
+    """Return about which share of an operand an operation reads; all of what it looks up, which may be anywhere."""
+    operation, k = reader
+    if _is_lookup(reader) or 0 in shape:
+        return 1.0
+    sizes = [dim.size for dim in operation.form.dims]
+    reach = (
+        1 + sum(abs(c) * (sizes[d] - 1) for d, c in axis.terms) for axis in operation.form.operands[k].axes
+    )
+    return math.prod(min(n, size) / size for n, size in zip(reach, shape, strict=True))
 
 
 def _is_whole(reader: Reader) -> bool:
