@@ -7,7 +7,7 @@ inside a grid are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -126,16 +126,26 @@ def _nearest(shifts: Iterable[int], shape: tuple[int, ...]) -> tuple[int, ...]:
 def _read_as_they_are(computation: Computation, rolls: Mapping[str, _Roll]) -> set[str]:
     """Return the names of the rolls that something reads but the slices of another roll."""
     of_rolls = {
-        part.name for i in computation.instructions if i.results[0].name in rolls for part in i.operands
+        part.name
+        for i in computation.instructions
+        if any(result.name in rolls for result in i.results)
+        for part in i.operands
     }
     read = {result.name for result in computation.results}
     for instruction in computation.instructions:
         if instruction.results and instruction.results[0].name in of_rolls:
             continue
-        read.update(operand.name for operand in instruction.operands)
-        for region in instruction.regions:
-            read.update(value.name for inner in region.instructions for value in inner.operands)
+        read.update(_read_by(instruction))
     return read & rolls.keys()
+
+
+def _read_by(instruction: Instruction) -> Iterator[str]:
+    """Yield the names of what an instruction reads, its regions too."""
+    yield from (operand.name for operand in instruction.operands)
+    for region in instruction.regions:
+        yield from (result.name for result in region.results)
+        for inner in region.instructions:
+            yield from _read_by(inner)
 
 
 def _ends(rolls: Sequence[_Roll]) -> list[tuple[int, int]]:

@@ -27,8 +27,9 @@ def optimized(function, *arguments):
 
 
 def joined(module) -> list[int]:
-    """Return how many arrays each concatenation joins."""
-    lines = [line for line in print_module(module).splitlines() if "stablehlo.concatenate(" in line]
+    """Return how many arrays each concatenation of a module, or of its text, joins."""
+    text = module if isinstance(module, str) else print_module(module)
+    lines = [line for line in text.splitlines() if "stablehlo.concatenate(" in line]
     return [line.split("concatenate(")[1].split(")")[0].count("%") for line in lines]
 
 
@@ -63,6 +64,15 @@ def test_rolls_of_one_array_are_slices(name: str) -> None:
     assert sorted(joined(done)) == parts
     for got, want in zip(evaluate_module(done, GRID), jax.tree.leaves(jax.jit(function)(GRID)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_rolls_beside_what_has_no_result() -> None:
+    def function(u):
+        jax.debug.print("{}", u[0, 0])
+        return neighbours(u, AROUND[:3])
+
+    lowered = ipuxla.jit(function, target="gc200").lower(GRID)
+    assert sorted(joined(lowered.as_text("hlo-optimized"))) == [2, 3]
 
 
 @pytest.mark.parametrize(
