@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import jax
+
 from tiles.compiler import CopyStep, Executable, ExecuteStep
 from tiles.compiler.control import (
     Composite,
@@ -75,7 +77,8 @@ def _static_trips(executable: Executable) -> Trips:
         return {}
     engine = FastEngine(cut.executable)
     engine.most_trips = most
-    found = engine.run()[1].trips
+    with jax.ensure_compile_time_eval():  # whatever is traced around
+        found = engine.run()[1].trips
     loops = [found[path] for path, part in sure.items() if isinstance(part, While)]
     return {} if any(trips >= most for trips in loops) else {path: found[path] for path in sure}
 

@@ -114,3 +114,20 @@ def test_what_replicas_decide_each_for_itself_is_not_known():
     cost = cost_analysis(executable)
     assert [entry["kind"] for entry in cost["unresolved"]] == ["switch"]
     assert list(static_trips(executable).values()) == [(4, 1)]  # JAX's branches are those of false and true
+
+
+def test_trips_are_counted_while_jax_traces_something_else(small_target):
+    """As where a decorated function is first called inside jax.jit, and its sharding chosen by cycles."""
+
+    def loop(x):
+        return lax.fori_loop(0, 6, lambda i, x: lax.cond(i % 2 == 0, jnp.sin, lambda x: x * 2, x), x)
+
+    program, found = compiled(loop, small_target), []
+
+    @jax.jit
+    def outer(x):
+        found.append(program.cost_analysis()["cycles"])
+        return x + 1
+
+    outer(X)
+    assert found == [program.profile(X).cycles]
