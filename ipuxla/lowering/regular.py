@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hlo_passes.ir import Computation, FusionCategory, Instruction, Op, Value
 from hlo_passes.ir.op import OPS
@@ -12,7 +13,8 @@ from hlo_passes.passes.indexing import ParameterMap, expressions
 from ipuxla.lowering.contraction import place_dot
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of, lowers, where
-from tiles.graph import REDUCTION, Affine, Dim, IndexMap, Operation, OpForm, Tensor, along, identity_map
+from tiles.graph import REDUCTION, Affine, Dim, IndexMap, Operation, OpForm, Site, Tensor, along, identity_map
+from tiles.graph import Sequence as Program
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
 from tiles.poplibs.popops.reduce import neutral_element, reduce_codelet
@@ -63,7 +65,9 @@ def place_reduction(
     name: str,
     location: str,
 ) -> Tensor:
-    """Place a single-operand reduction of an injective computation's result.
+    """Place a single-operand reduction of an injective computation's result, in one step or, if cheaper, in two.
+
+    Code that folds few columns as it computes them keeps one worker busy, where PopLibs' own reduction has all of them fold.
 
     Raises:
       UnsupportedLowering: a combiner that is not one arithmetic operation.
@@ -90,13 +94,33 @@ def place_reduction(
     ):  # the combining function takes wider values than it is given
         body = (*body, ("convert", (value,), (("dtype", dtype),)))
     codelet = reduce_codelet(combiner, dtype, body, tuple(t.dtype for t, _ in maps))
-    return place(
-        lowering.site(location, lowering.prefix + name),
-        codelet,
-        form,
-        [t for t, _ in maps],
-        (dtype,),
-    )[0]
+
+    def fused(program: Program) -> tuple[Tensor, ...]:
+        site = Site(lowering.graph, lowering.prefix + name, location, sequence=program)
+        return place(site, codelet, form, [t for t, _ in maps], (dtype,))
+
+    def apart(program: Program) -> tuple[Tensor, ...]:
+        own = replace(lowering, program=program)
+        computed = place_expression(own, region, operands, name, location)
+        whole = Computation("value", region.results, (), region.results)
+        return (place_reduction(own, whole, [computed], reduce, "reduce", location),)
+
+    if _folds_few_columns(form) and region.instructions:
+        return lowering.graph.add_choice(lowering.prefix + name, (fused, apart), lowering.program, location)[
+            0
+        ]
+    return fused(lowering.program)[0]
+
+
+FEW_COLUMNS = 4
+"""Columns that tile code folds together (``popops/reduce_code.py``); of no more, workers of a tile have nothing to share."""
+
+
+def _folds_few_columns(form: OpForm) -> bool:
+    """Return whether what is kept behind the last dimension that is folded is more than one column, but few."""
+    sizes = [dim.size for dim in form.dims]
+    behind = 1 + max((d for d in form.reduced if sizes[d] > 1), default=len(sizes))
+    return 1 < math.prod(sizes[behind:]) <= FEW_COLUMNS
 
 
 def _expression(region: Computation, operands: list[Tensor]) -> tuple[Body, Maps, tuple[int, ...]]:

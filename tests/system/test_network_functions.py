@@ -100,3 +100,20 @@ def test_bias_and_nonlinearity_behind_a_convolution_are_one_pass_in_place() -> N
     (result,) = last.results
     assert last.codelet.label == "popops::Expression<ADD,NonLinearityRELU,float>"
     assert executable.variables[result].storage != result
+
+
+@pytest.mark.parametrize("dtypes", [("float16", "float32"), ("float32", "float16"), ("bfloat16", "float32")])
+def test_an_activation_of_the_library_may_change_the_type(dtypes: Any) -> None:
+    """Mixed precision widens or narrows what GELU gives, in one fused expression with what follows and its gradient."""
+    given, wanted = (jnp.dtype(name) for name in dtypes)
+    x = np.random.default_rng(5).uniform(-2, 2, (24, 20)).astype(given)
+
+    def function(x: Any) -> Any:
+        return 2 * jax.nn.gelu(x, approximate=False).astype(wanted)
+
+    def loss(x: Any) -> Any:
+        return jnp.sum(function(x).astype(jnp.float32) ** 2)
+
+    check_engines(lambda x: (function(x), jax.grad(loss)(x)), TARGET, x, engines=("fast", "literal"))
+    on_chip = ipuxla.jit(jax.grad(loss), target="gc200").lower(jax.ShapeDtypeStruct((64, 256, 128), given))
+    assert on_chip.compile().cost_analysis()["cycles"] > 0

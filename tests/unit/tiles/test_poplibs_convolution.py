@@ -1,6 +1,7 @@
 """Convolutions without HLO: codelet and builder against numpy, cells against the whole, cycles by hand."""
 
 import itertools
+import math
 from collections import Counter
 
 import numpy as np
@@ -86,6 +87,12 @@ CASES = {
     "batch groups": (NHWC, (6, 4, 4, 2), (2, 2, 2, 3), {}, {"batch_groups": 3}),
     "spread groups": (NHWC, (1, 3, 3, 4), (2, 2, 2, 4), {"base": 2}, {"feature_groups": 2}),
     "weight gradient": (GRADIENT, (2, 5, 5, 3), (2, 3, 3, 4), {}, {}),
+    "spread as far as the kernel is long": (NHWC, (2, 3, 4, 2), (2, 2, 2, 3), {"base": 2, "low": 1, "high": 1}, {}),
+    "the same, backwards, cut off": (NHWC, (1, 3, 4, 2), (3, 3, 2, 3), {"base": 3, "low": 2, "reverse": True}, {}),
+    "the same, beyond the array": (NHWC, (1, 3, 4, 2), (2, 2, 2, 3), {"base": 2, "low": 3, "high": 4}, {}),
+    "the same, groups": (NHWC, (1, 3, 3, 4), (2, 2, 2, 6), {"base": 2, "low": 1}, {"feature_groups": 2}),
+    "the same, groups of batches": (NHWC, (4, 3, 3, 2), (2, 2, 2, 6), {"base": 2, "low": 1}, {"batch_groups": 2}),
+    "the same, along one axis": (NHWC, (1, 1, 4, 2), (1, 4, 2, 3), {"base": 4, "low": 3, "high": 2}, {}),
     "result turned": (TURNED, (2, 4, 5, 3), (2, 2, 3, 4), {"base": 2}, {}),
 }  # fmt: skip
 
@@ -215,6 +222,24 @@ def test_a_vertex_of_a_spread_array_computes_all_phases_in_any_cells(base, taps,
     found = found.reshape(2, -(-outputs[0] // base) * base, -(-outputs[1] // base) * base, 3)
     np.testing.assert_array_equal(found[:, : outputs[0], : outputs[1]], expected)
     assert codelet_from_data(codelet.to_data()) == codelet
+
+
+@pytest.mark.parametrize("base", [2, 3])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_kernel_as_long_as_the_stride_of_a_transposed_convolution_is_one_product(base, reverse):
+    """Each element meets every tap once, so that phases are columns: nothing is computed phase by phase and interleaved."""
+    lhs, rhs = _whole_numbers(2, 3, 4, 5), _whole_numbers(base, base, 5, 6, seed=1)
+    windows = _windows(
+        NHWC, lhs.shape, rhs.shape, {"base": base, "low": base - 1, "high": base - 1, "reverse": reverse}
+    )
+    graph = Graph(TARGET)
+    tensors = [graph.add_input(x.shape, "float32") for x in (lhs, rhs)]
+    result = convolution(graph, *tensors, NHWC, windows)
+    (operation,) = [step for step in graph.program.steps if isinstance(step, Operation)]
+    assert isinstance(operation.codelet, MatMul)
+    assert math.prod(operation.form.shape) == lhs.size * rhs.size // 5
+    found = run_graph(graph, dict(zip([t.name for t in tensors], (lhs, rhs), strict=True)), "float")
+    np.testing.assert_array_equal(found[result.name], _by_hand(lhs, rhs, NHWC, windows))
 
 
 def test_each_tap_of_a_spread_array_takes_as_long_as_where_nothing_is_spread():

@@ -63,7 +63,9 @@ def convolution(
     """Slide a kernel over an array and sum products over windows and input features.
 
     A spread array (``Window.base``) is convolved by vertices that know which taps meet its elements
-    (``SpreadConvolution``); with strides or spread kernels besides, or channels side by side, phase by phase.
+    (``SpreadConvolution``), or as one product of matrices where every output meets one element and one tap, as of a kernel
+    as long as the stride of a transposed convolution; with strides or spread kernels besides, or channels side by side,
+    phase by phase.
 
     Args:
       where: graph, or site in it, to add to.
@@ -90,9 +92,9 @@ def convolution(
         lhs = reshape(site, lhs, split.cut(lhs.shape, split.lhs_axis))
         rhs = reshape(site, rhs, split.cut(rhs.shape, axes.rhs[0]))
     out = out_dtype or lhs.dtype
-    if _is_spread(windows, lhs, rhs, split, method):
-        sizes = split.result_shape(lhs.shape, rhs.shape, [window.outputs for window in windows])
-        result = _spread(site, lhs, rhs, split, windows, out, method, plan, sizes)
+    of_spread = _product if _is_product(windows, lhs, rhs, split, plan) else _spread
+    if of_spread is _product or _is_spread(windows, lhs, rhs, split, method):
+        result = of_spread(site, lhs, rhs, split, windows, out, method, plan)
         return reshape(site, result, split.joined(result.shape)) if groups > 1 else result
     phases = [window.num_phases for window in windows]
     order = sorted(range(len(windows)), key=lambda number: axes.out[2 + number])
@@ -217,21 +219,40 @@ def _phase(
 def _is_spread(windows: Seq[Window], lhs: Tensor, rhs: Tensor, split: _Split, method: str) -> bool:
     """Return whether one vertex computes all phases: the array is spread, and nothing else is strided.
 
-    Where every output meets one element at most, products of matrices are faster and put in turn afterwards. So they are
-    where it meets many, as in the gradient of a transposed convolution's kernel: phases cut these between tiles, a
-    vertex of all phases keeps them whole.
+    Where every output meets one element at most, products of matrices are faster. So they are where it meets many, as in
+    the gradient of a transposed convolution's kernel: phases cut these between tiles, a vertex of all phases keeps them
+    whole.
     """
+    return (
+        1 < max(_reach(window)[1] for window in windows) <= WHOLE_TAPS
+        and _is_spread_alone(windows, lhs, rhs, split)
+        and method in ("auto", *SPREAD_METHODS)
+        and all(_reach(window)[1] > 0 for window in windows)
+    )
+
+
+def _is_product(windows: Seq[Window], lhs: Tensor, rhs: Tensor, split: _Split, plan: Plan | None) -> bool:
+    """Return whether all phases are one product of matrices: each element meets every tap once, each output one of them.
+
+    A plan that a builder gives is for a phase.
+    """
+    return (
+        plan is None
+        and all(_reach(window)[1] == 1 and window.taps == window.base for window in windows)
+        and _is_spread_alone(windows, lhs, rhs, split)
+    )
+
+
+def _is_spread_alone(windows: Seq[Window], lhs: Tensor, rhs: Tensor, split: _Split) -> bool:
+    """Return whether an array is spread and nothing else is strided, nor its channels side by side."""
     inputs = rhs.shape[split.place(split.axes.rhs[1], split.axes.rhs[0])]
     outputs = rhs.shape[split.place(split.axes.rhs[0], split.axes.rhs[0])]
     is_depthwise = split.groups > 1 and inputs == outputs == 1
     return (
         any(window.num_phases > 1 for window in windows)
-        and 1 < max(_reach(window)[1] for window in windows) <= WHOLE_TAPS
         and all(window.stride == window.dilation == 1 for window in windows)
         and not is_depthwise
-        and method in ("auto", *SPREAD_METHODS)
-        and all(n > 0 for n in (*lhs.shape, *rhs.shape))
-        and all(window.outputs > 0 and _reach(window)[1] > 0 for window in windows)
+        and all(n > 0 for n in (*lhs.shape, *rhs.shape, *(window.outputs for window in windows)))
     )
 
 
@@ -251,39 +272,92 @@ def _spread(
     out: str,
     method: str,
     plan: Plan | None,
-    sizes: Seq[int],
 ) -> Tensor:
-    """Place the convolution of a spread array; outputs past the last one are computed and dropped."""
+    """Place the convolution of a spread array."""
     bases = [window.base for window in windows]
-    blocks = [-(-window.outputs // window.base) for window in windows]
-    form = _spread_form(lhs.shape, rhs.shape, split, windows, blocks)
+    form = _spread_form(lhs.shape, rhs.shape, split, windows)
     by_axis = [number for _, number in sorted((axis, n) for n, axis in enumerate(split.axes.lhs[2:]))]
     origins = [window.low + window.base * _reach(window)[0] for window in windows]
     of_windows = (bases, [window.taps for window in windows], origins)
     in_turn = (tuple(given[number] for number in by_axis) for given in of_windows)
     codelet = spread_codelet(lhs.dtype, rhs.dtype, out, method, *in_turn)
     result = place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
-    outputs = [base * n for base, n in zip(bases, blocks, strict=True)]
-    whole = split.result_shape(lhs.shape, rhs.shape, outputs)
+    return _in_turn(site, result, lhs, rhs, split, windows)
+
+
+def _product(
+    site: Site,
+    lhs: Tensor,
+    rhs: Tensor,
+    split: _Split,
+    windows: Seq[Window],
+    out: str,
+    method: str,
+    plan: Plan | None,
+) -> Tensor:
+    """Place the convolution of a spread array each of whose elements meets every tap once, as a product of matrices."""
+    is_image = any(window.phase_outputs > 1 for window in windows)
+    codelet = matmul_codelet(lhs.dtype, rhs.dtype, out, method, may_swap=not is_image)
+    form = _product_form(lhs.shape, rhs.shape, split, windows)
+    result = place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
+    return _in_turn(site, result, lhs, rhs, split, windows)
+
+
+def _in_turn(
+    site: Site, result: Tensor, lhs: Tensor, rhs: Tensor, split: _Split, windows: Seq[Window]
+) -> Tensor:
+    """Return a result whose phases have dimensions of their own in its shape; outputs past the last one are dropped."""
+    whole = split.result_shape(lhs.shape, rhs.shape, [window.base * _blocks(window) for window in windows])
+    sizes = split.result_shape(lhs.shape, rhs.shape, [window.outputs for window in windows])
     result = result if result.shape == whole else reshape(site, result, whole)
-    if whole == tuple(sizes):
+    if whole == sizes:
         return result
     return slice_tensor(site.at("cut"), result, [0] * len(whole), list(sizes))
 
 
-def _spread_form(
-    lhs: Seq[int], rhs: Seq[int], split: _Split, windows: Seq[Window], blocks: Seq[int]
-) -> OpForm:
-    """Return the form of ``SpreadConvolution``: the result's dimensions, blocks before phases; elements and taps; inputs."""
-    shape = split.result_shape(lhs, rhs, blocks)
+def _blocks(window: Window) -> int:
+    """Return how many outputs each phase of a spread array has, those past the last output included."""
+    return -(-window.outputs // window.base)
+
+
+def _result_dims(
+    lhs: Seq[int], rhs: Seq[int], split: _Split, windows: Seq[Window]
+) -> tuple[list[Dim], dict[int, int], dict[int, int]]:
+    """Return the dimensions of a spread array's result, blocks before phases; the number of each part's, and of each phase's."""
+    shape = split.result_shape(lhs, rhs, [_blocks(window) for window in windows])
     names = split.result_shape_of(0, 1, 2, range(3, 3 + len(windows)))
     dims: list[Dim] = []
     of: dict[int, int] = {}
+    phases: dict[int, int] = {}
     for part, n in zip(names, shape, strict=True):
         of[part] = len(dims)
         dims.append(Dim(_name(part), int(n)))
         if part >= 3 and windows[part - 3].base > 1:
+            phases[part - 3] = len(dims)
             dims.append(Dim(f"r{part - 3}", windows[part - 3].base))
+    return dims, of, phases
+
+
+def _product_form(lhs: Seq[int], rhs: Seq[int], split: _Split, windows: Seq[Window]) -> OpForm:
+    """Return the form of ``_product``: the result's dimensions, blocks before phases; inputs. A phase is a tap."""
+    dims, of, phases = _result_dims(lhs, rhs, split, windows)
+    kept = len(dims)
+    inputs = rhs[split.place(split.axes.rhs[1], split.axes.rhs[0])]
+    dims.append(Dim("i", int(inputs), REDUCTION))
+    left, right = _channel_axes(split, of, kept)
+    for number, window in enumerate(windows):
+        left[split.place(split.axes.lhs[2 + number], split.lhs_axis)] = along(
+            of[3 + number], 1, _reach(window)[0]
+        )
+        step, first = (1, 0) if window.reverse else (-1, window.taps - 1)
+        tap = along(phases[number], step, first) if number in phases else Affine((), 0)
+        right[split.place(split.axes.rhs[2 + number], split.axes.rhs[0])] = tap
+    return _form_of(dims, left, right, kept)
+
+
+def _spread_form(lhs: Seq[int], rhs: Seq[int], split: _Split, windows: Seq[Window]) -> OpForm:
+    """Return the form of ``SpreadConvolution``: the result's dimensions, blocks before phases; elements and taps; inputs."""
+    dims, of, _ = _result_dims(lhs, rhs, split, windows)
     kept, elements = len(dims), [len(dims)] * len(windows)
     kernel: list[Affine] = []
     for number, window in enumerate(windows):

@@ -134,7 +134,7 @@ def _from_code(
     if stated.basis is not Basis.ASSUMED:
         return stated
     calls = library_rows(body, extents.operand_dtypes)
-    rest, ends = _without(body, outputs, calls, len(extents.operand_dtypes))
+    rest, ends = _without(body, outputs, calls, extents.operand_dtypes)
     try:
         parts = expression_code(
             rest, ends, extents, target, vertex_name(body, outputs, extents.operand_dtypes)
@@ -152,17 +152,30 @@ def _from_code(
 
 
 def _without(
-    body: Body, outputs: tuple[int, ...], calls: Sequence[int], operands: int
+    body: Body, outputs: tuple[int, ...], calls: Sequence[int], operand_dtypes: tuple[str, ...]
 ) -> tuple[Body, tuple[int, ...]]:
-    """Return an expression whose rows ``calls`` are left out: the value of each is its operand's, of two their product."""
+    """Return an expression whose rows ``calls`` are left out: the value of each is its operand's, of two their product.
+
+    Operands of another dtype than the row's, as of an activation whose result is wider, are converted.
+    """
+    dtypes = body_dtypes(body, operand_dtypes)
+    operands = len(operand_dtypes)
     places, rows = list(range(operands)), list[Row]()
+
+    def add(row: Row) -> int:
+        rows.append(row)
+        return operands + len(rows) - 1
+
     for i, (name, arguments, attrs) in enumerate(body):
-        taken = tuple(places[a] for a in arguments)
-        if i in calls and len(taken) == 1:
-            places.append(taken[0])
+        if i not in calls:
+            places.append(add((name, tuple(places[a] for a in arguments), attrs)))
             continue
-        places.append(operands + len(rows))
-        rows.append(("multiply", taken, ()) if i in calls else (name, taken, attrs))
+        dtype = dtypes[operands + i]
+        taken = tuple(
+            places[a] if dtypes[a] == dtype else add(("convert", (places[a],), (("dtype", dtype),)))
+            for a in arguments
+        )
+        places.append(taken[0] if len(taken) == 1 else add(("multiply", taken, ())))
     return tuple(rows), tuple(places[i] for i in outputs)
 
 
