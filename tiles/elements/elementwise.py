@@ -20,6 +20,7 @@ N = symbol("n")
 _LANES = {
     "float32": 2,
     "float16": 4,
+    "bfloat16": 4,
     "int32": 1,
     "uint32": 1,
     "int16": 2,

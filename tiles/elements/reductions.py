@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tiles.elements.accumulate import BITWISE, Accumulator, accumulator
+from tiles.elements.bfloat16 import widened
 from tiles.elements.cell import CELL, ELEMENT, ROW, Access, Arrangement
 from tiles.elements.elementwise import lanes_choices
 from tiles.elements.emitter import Emitter
@@ -20,7 +21,7 @@ from tiles.elements.reduction import Reduction
 from tiles.elements.select import Equations, Walker
 from tiles.elements.streams import Pointer, Stream
 from tiles.elements.tilecode import Block, If, Item, Register, Repeat
-from tiles.elements.values import Pieces, Value
+from tiles.elements.values import BRIEF, Pieces, Value
 from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share, worker_code
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
@@ -36,8 +37,12 @@ def build_reduction(
     """Return the loop nest of a reduction.
 
     Raises:
-      NoTileCode: a result of fewer than 4 bytes a row, which two workers would write into one word.
+      NoTileCode: a result of fewer than 4 bytes a row, which two workers would write into one word; a sum or product of bfloat16.
     """
+    if reduction.dtype == BRIEF and reduction.kind in ("max", "min"):
+        reduction = replace(reduction, dtype="float32", result_dtype="float32")
+    if BRIEF in (reduction.dtype, reduction.result_dtype):
+        raise NoTileCode(f"a fold of {BRIEF}", expected="float32, float16, integers, booleans")
     reduction, dtypes = _as_bits(reduction, dtypes)
     if reduction.over_rows:
         return OverRows(emitter, reduction, dtypes, how)
@@ -104,7 +109,7 @@ class _Nest:
             stream = Stream(self.e, f"in{k}", dtype, lanes, alignment, _always(pointers[k]))
             operands.append(Value(dtype, ELEMENT, lanes, load=stream.load))
         (value,) = self.walker.run(self.reduction.before, self.reduction.consts, operands)
-        return value
+        return widened(self.walker, value)
 
     def _single(self, k: int, dtype: str, access: Access, pointer: Pointer) -> Value:
         """Return an operand of one element for the whole cell, or for the row that ``pointer`` leads to."""

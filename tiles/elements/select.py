@@ -10,7 +10,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from tiles._jax_compat import Atom, Datum, Equation
-from tiles.elements import routines
+from tiles.elements import bfloat16, routines
 from tiles.elements.cell import CELL
 from tiles.elements.emitter import Emitter
 from tiles.elements.rules import RULES
@@ -153,6 +153,11 @@ class Walker:
         return self._known[key][0]
 
     def _computed(self, eqn: Equation, values: list[Value]) -> list[Value]:
+        if bfloat16.concerns(eqn):
+            return bfloat16.computed(self, eqn, values, lambda wide: self._by_rule(eqn, wide))
+        return self._by_rule(eqn, values)
+
+    def _by_rule(self, eqn: Equation, values: list[Value]) -> list[Value]:
         name = eqn.primitive.name
         rule = RULES.get(name)
         if rule is not None:

@@ -11,8 +11,18 @@ from dataclasses import dataclass
 
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import Extent, greater
-from tiles.elements.tilecode import MZERO, If, Register
-from tiles.elements.values import LOADABLE, MAIN_FORMS, Forms, Pieces, Value, pack_bytes, pack_halves
+from tiles.elements.tilecode import AZERO, MZERO, If, Register
+from tiles.elements.values import (
+    BRIEF,
+    LOADABLE,
+    MAIN_FORMS,
+    Forms,
+    Pieces,
+    Value,
+    pack_bytes,
+    pack_halves,
+    pack_upper_halves,
+)
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
 
@@ -74,6 +84,8 @@ class Stream:
         """
         if form not in LOADABLE.get(self.dtype, ()):
             raise NoTileCode(f"{self.dtype} cannot be loaded as {form}")
+        if self.dtype == BRIEF:
+            return self._upper_halves()
         if form in MAIN_FORMS:
             name = _SUBWORD.get(self.dtype, "ld32")
             return tuple(self._each(name, "M", 1, itemsize(self.dtype), self.lanes))
@@ -99,6 +111,26 @@ class Stream:
             singles = self._each("ldb16", "A", 1, 2, 2 * len(parts))
             for at, part in enumerate(parts):
                 self.emitter.op("sort4x16lo", part, singles[2 * at], singles[2 * at + 1])
+        return pairs
+
+    def _upper_halves(self) -> Pieces:
+        """Load halves of words as the upper halves of words of their own, with zeros below."""
+        e = self.emitter
+        if self.size_bytes < 4 or self.alignment_bytes < 4:
+            loaded = [("sort4x16hi", half) for half in self._each("ldb16", "A", 1, 2, self.lanes)]
+        else:
+            are_pairs = self.size_bytes % 8 == 0 and self.alignment_bytes >= 8
+            width = 2 if are_pairs else 1
+            found = self._each(
+                "ld64" if are_pairs else "ld32", "A", width, 4 * width, self.size_bytes // (4 * width)
+            )
+            words = [each.part(k) if are_pairs else each for each in found for k in range(width)]
+            loaded = [(pick, word) for word in words for pick in ("sort4x16lo", "sort4x16hi")]
+        if self.lanes == 1:
+            return tuple(e.op(pick, ("A", 1), AZERO, word) for pick, word in loaded)
+        pairs = tuple(e.fresh("A", 2) for _ in range(self.lanes // 2))
+        for lane, (pick, word) in enumerate(loaded):
+            e.op(pick, pairs[lane // 2].part(lane % 2), AZERO, word)
         return pairs
 
     def _halves_word(self) -> Register:
@@ -185,6 +217,8 @@ class Stream:
             return (self._mask_bytes(value.forms["mask16"][0]),)
         form = _stored_form(self.dtype, value)
         pieces = forms.spread(value, form, self.lanes)
+        if self.dtype == BRIEF:
+            return pack_upper_halves(self.emitter, form, pieces)
         if form in MAIN_FORMS and size == 2:
             return pack_halves(self.emitter, pieces, self.lanes)
         if form in MAIN_FORMS and size == 1:
@@ -249,9 +283,8 @@ class Stream:
 
 def _stored_form(dtype: str, value: Value) -> str:
     """Return the form from which a value is stored: one it has, as memory holds it."""
-    wanted = {"float32": ("f32", "int"), "float16": ("f16", "int"), "bool": ("pred",)}.get(
-        dtype, ("word", "int")
-    )
-    if itemsize(dtype) < 4 and dtype not in ("float16", "bool"):
+    floats = {"float32": ("f32", "int"), "float16": ("f16", "int"), BRIEF: ("f32", "high", "int")}
+    wanted = {**floats, "bool": ("pred",)}.get(dtype, ("word", "int"))
+    if itemsize(dtype) < 4 and dtype not in (*floats, "bool"):
         wanted = ("int",)
     return next((form for form in wanted if form in value.forms), wanted[0])

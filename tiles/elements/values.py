@@ -7,6 +7,7 @@ A value of ``lanes`` elements is held as pieces, one register or pair each, in o
   word    32-bit integers in aux registers, as f32
   mask32, mask16   all ones or all zeros per lane, as f32 and f16
   int     one main register a lane: integers, or a float's bits where a main instruction only moves them
+  high    one main register a lane, of which the upper half is a bfloat16 (see ``bfloat16``); as f32 zeros are below it
   pred    one main register a lane, 0 or 1
 """
 
@@ -23,10 +24,12 @@ from tiles.numerics.dtypes import is_float, to_jax
 Pieces = tuple[Register, ...]
 WIDE = ("f32", "word", "mask32")
 HALF = ("f16", "mask16")
-MAIN_FORMS = ("int", "pred")
+MAIN_FORMS = ("int", "pred", "high")
+BRIEF = "bfloat16"
 LOADABLE: dict[str, tuple[str, ...]] = {
     "float32": ("f32", "int"),
     "float16": ("f16", "int"),
+    BRIEF: ("f32",),
     "int32": ("word", "int"),
     "uint32": ("word", "int"),
     "bool": ("pred",),
@@ -67,7 +70,7 @@ def piece_count(form: str, lanes: int) -> int:
 
 def natural_form(dtype: str) -> str:
     """Return the form in which a dtype is computed."""
-    forms = {"float32": "f32", "float16": "f16", "bool": "pred", "bfloat16": "f32"}
+    forms = {"float32": "f32", "float16": "f16", "bool": "pred", BRIEF: "f32"}
     return forms.get(dtype, "int")
 
 
@@ -156,7 +159,7 @@ def constant_word(value: Value, form: str) -> int:
         return 0xFFFFFFFF if number else 0
     if value.dtype == "bool":
         return int(number)
-    if value.dtype in ("float32", "float16", "bfloat16"):
+    if value.dtype in ("float32", "float16", BRIEF):
         word = word_of_float(float(number), "float16" if value.dtype == "float16" else "float32")
         return word & 0xFFFF if (form, value.dtype) == ("int", "float16") else word
     if is_float(to_jax(value.dtype)):
@@ -175,6 +178,10 @@ def _int_to_wide(e: Emitter, pieces: Pieces, lanes: int) -> Pieces:
     return tuple(e.to_aux(a, b) for a, b in zip(pieces[::2], pieces[1::2], strict=True))
 
 
+def _high_to_wide(e: Emitter, pieces: Pieces, lanes: int) -> Pieces:
+    return _int_to_wide(e, tuple(e.masked(word, 0xFFFF0000) for word in pieces), lanes)
+
+
 def _half_to_int(e: Emitter, pieces: Pieces, lanes: int) -> Pieces:
     words = [e.main("atom", piece.part(k)) for piece in pieces for k in range(piece.width)]
     out: list[Register] = []
@@ -189,6 +196,21 @@ def pack_halves(e: Emitter, pieces: Pieces, lanes: int) -> Pieces:
     if lanes == 1:
         return (e.main("sort4x16lo", pieces[0], pieces[0]),)
     return tuple(e.main("sort4x16lo", a, b) for a, b in zip(pieces[::2], pieces[1::2], strict=True))
+
+
+def pack_upper_halves(e: Emitter, form: str, pieces: Pieces) -> Pieces:
+    """Pack the upper halves of 32-bit words, two to a word, in the order of lanes; pairs of aux registers where they fill one."""
+    if form in MAIN_FORMS:
+        return tuple(e.main("sort4x16hi", a, b) for a, b in zip(pieces[::2], pieces[1::2], strict=True))
+    if len(pieces) % 2:
+        return tuple(e.op("sort4x16hi", ("A", 1), piece.part(0), piece.part(1)) for piece in pieces)
+    out: list[Register] = []
+    for a, b in zip(pieces[::2], pieces[1::2], strict=True):
+        pair = e.fresh("A", 2)
+        for k, piece in enumerate((a, b)):
+            e.op("sort4x16hi", pair.part(k), piece.part(0), piece.part(1))
+        out.append(pair)
+    return tuple(out)
 
 
 def pack_bytes(e: Emitter, pieces: Pieces) -> Register:
@@ -265,5 +287,6 @@ _CONVERSIONS: dict[tuple[str, str], Callable[[Emitter, Pieces, int], Pieces]] = 
     ("pred", "mask16"): _pred_to_half_mask,
     ("mask16", "mask32"): _half_mask_to_mask,
     ("mask32", "mask16"): _mask_to_half_mask,
+    ("high", "f32"): _high_to_wide,
     ("pred", "int"): lambda _e, pieces, _lanes: pieces,
 }

@@ -341,7 +341,15 @@ def is_of_library(name: str, attrs: Attrs, dtype: str) -> bool:
 
 
 def _conversion_loop(source: str, target: str) -> Loop:
-    """Return the loop of a conversion: a 64-bit path between floats, one element per 2 slots otherwise."""
+    """Return the loop of a conversion: a 64-bit path between floats, one element per 2 slots otherwise.
+
+    PopLibs has no bfloat16. To widen one takes a slot, to round to one six: what our tile code takes (ASSUMED inside a
+    vertex of its own).
+    """
+    if (source, target) == ("bfloat16", "float32"):
+        return Loop(4, 4, 0, Basis.ASSUMED)
+    if "bfloat16" in (source, target):
+        return Loop(6 if source == "float32" else 7, 1, 0, Basis.ASSUMED)
     if source == target or (source == "float32" and target == "float16"):
         return Loop(2, 4)
     if source == "float16" and target == "float32":

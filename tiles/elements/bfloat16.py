@@ -1,0 +1,109 @@
+"""bfloat16, for which the machine has no instruction: computed as the float32 that it begins, and rounded after.
+
+An element is the upper half of a float32, which a 32-bit register holds with zeros below it (form ``f32``), or with
+anything there as rounding leaves it (form ``high``). As in StableHLO every operation rounds its result, but for those whose
+result is one of its operands, or as short as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tiles._jax_compat import Equation
+from tiles.elements import integers
+from tiles.elements.emitter import Emitter
+from tiles.elements.floats import Context, binary, masked_select
+from tiles.elements.tilecode import Register
+from tiles.elements.values import BRIEF, Value
+from tiles.errors import NoTileCode
+from tiles.numerics.accumulate import accumulate_p
+from tiles.numerics.dtypes import to_jax
+
+_CONVERSIONS = ("convert_element_type", accumulate_p.name)
+_EXACT = {
+    *("neg", "abs", "max", "min", "clamp", "sign", "select_n", "floor", "ceil", "round", "copy", "copy_p"),
+    *("stop_gradient", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "optimization_barrier"),
+}
+"""Operations on bfloat16 of which float32 gives a bfloat16."""
+_HALF_LESS_ONE = 0x7FFF
+
+
+def concerns(eqn: Equation) -> bool:
+    """Return whether an operation takes or gives bfloat16."""
+    return any(atom.aval.dtype.name == BRIEF for atom in (*eqn.invars, *eqn.outvars))
+
+
+def computed(
+    ctx: Context, eqn: Equation, values: list[Value], compute: Callable[[list[Value]], list[Value]]
+) -> list[Value]:
+    """Return the results of an operation that takes or gives bfloat16.
+
+    Args:
+      ctx: the walker.
+      eqn: the operation.
+      values: its operands.
+      compute: gives its results of float32 operands.
+
+    Raises:
+      NoTileCode: there is no code of float32, or its bits are taken for those of another float.
+    """
+    name = eqn.primitive.name
+    if name == "bitcast_convert_type":
+        return [_bitcast(ctx, eqn, values[0])]
+    wide = [widened(ctx, v) for v in values]
+    if name in _CONVERSIONS:
+        if eqn.outvars[0].aval.dtype.name != BRIEF:
+            return compute(wide)
+        if values[0].dtype == BRIEF:
+            return values
+        return [_rounded(ctx, integers.convert(ctx, wide[0], "float32"))]
+    results = compute(wide)
+    if name in _EXACT:
+        return [_relabelled(v, BRIEF) if v.dtype == "float32" else v for v in results]
+    are_brief = [atom.aval.dtype.name == BRIEF for atom in eqn.outvars]
+    return [_rounded(ctx, v) if is_brief else v for v, is_brief in zip(results, are_brief, strict=True)]
+
+
+def widened(ctx: Context, x: Value) -> Value:
+    """Return a value as float32; others as they are."""
+    if x.dtype != BRIEF:
+        return x
+    if x.constant is not None:
+        return ctx.constant(x.constant, "float32")
+    return Value("float32", x.level, x.lanes, {"f32": ctx.forms.get(x, "f32")})
+
+
+def _relabelled(x: Value, dtype: str) -> Value:
+    return Value(dtype, x.level, x.lanes, x.forms, x.load, x.constant)
+
+
+def _bitcast(ctx: Context, eqn: Equation, x: Value) -> Value:
+    """Return the bits of 16-bit integers as bfloat16, or the other way."""
+    dtype = eqn.outvars[0].aval.dtype.name
+    if dtype == x.dtype:
+        return x
+    number = dtype if x.dtype == BRIEF else x.dtype
+    if number not in ("int16", "uint16"):
+        raise NoTileCode(f"no tile code for {eqn.primitive.name!r} of {x.dtype} to {dtype}")
+    if dtype == BRIEF:
+        return integers.lanes(ctx, BRIEF, "high", lambda e, bits: e.main("shl", bits, imms=(16,)), x)
+    shift = "shrs" if integers.is_signed(dtype) else "shr"
+    return integers.lanes(ctx, dtype, "int", lambda e, word: e.main(shift, word, imms=(16,)), widened(ctx, x))
+
+
+def _rounded(ctx: Context, x: Value) -> Value:
+    """Return a float32 rounded to the nearest bfloat16, to an even one between two: half of what is dropped is added.
+
+    That would carry a NaN of many ones over to a zero, so that NaN are made the usual one first.
+    """
+    if x.constant is not None:
+        number = to_jax("float32").type(x.constant).astype(to_jax(BRIEF))
+        return ctx.constant(float(number), BRIEF)
+    is_number = binary(ctx, "cmpeq", x, x, to="mask32")
+    x = masked_select(ctx, is_number, ctx.constant(float("nan"), "float32"), x)
+
+    def lane(e: Emitter, bits: Register) -> Register:
+        is_odd = e.main("and", e.main("shr", bits, imms=(16,)), imms=(1,))
+        return e.main("add", e.main("add", bits, imms=(_HALF_LESS_ONE,)), is_odd)
+
+    return integers.lanes(ctx, BRIEF, "high", lane, x)
