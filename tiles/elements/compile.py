@@ -22,6 +22,7 @@ from tiles.elements.isa import InstructionSet, instructions_of
 from tiles.elements.lookup import Lookup, PartSlice, Slice
 from tiles.elements.merges import Ends, Least, Merges
 from tiles.elements.narrowing import narrowed
+from tiles.elements.records import Fours, GatheredRecords, RecordMerges
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
 from tiles.elements.reflection import Division, Reflection, Reflector
@@ -326,6 +327,36 @@ def compile_merges(
     return _made(
         Merges(Emitter(isa), jaxpr, dtypes, counts, search_steps), isa, name, is_scheduled=is_scheduled
     )
+
+
+def compile_record_merges(
+    target: Target | InstructionSet, is_bounded: bool, search_steps: int = 0, name: str = "record merges"
+) -> TileCode:
+    """Return the code that merges sorted runs of records two by two; arguments as of ``RecordMerges``.
+
+    Raises:
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    isa = instructions_of(target)
+    return _made(RecordMerges(Emitter(isa), is_bounded, search_steps), isa, name)
+
+
+def compile_fours(target: Target | InstructionSet, name: str = "fours") -> TileCode:
+    """Return the code that makes sorted runs of four records of keys; see ``Fours``."""
+    isa = instructions_of(target)
+    return _made(Fours(Emitter(isa)), isa, name)
+
+
+def compile_gathered_records(
+    target: Target | InstructionSet, arrays: int, counts: bool = False, name: str = "gathered records"
+) -> TileCode:
+    """Return the code that puts words where records say; arguments as of ``GatheredRecords``.
+
+    Raises:
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    isa = instructions_of(target)
+    return _made(GatheredRecords(Emitter(isa), arrays, counts), isa, name)
 
 
 def compile_least(

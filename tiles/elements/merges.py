@@ -38,6 +38,13 @@ N, ROWS = symbol("n"), symbol("rows")
 _HALVINGS = "halvings"
 
 
+def emit_halvings(e: Emitter, steps: int) -> Register:
+    """Emit the counter of a search's halvings, which ``with_halvings`` finds."""
+    counter = e.fresh("M")
+    e.emit("setzi", (counter,), imms=(steps - 1,), note=_HALVINGS)
+    return counter
+
+
 def with_halvings(code: TileCode, steps: int) -> TileCode:
     """Return code that was compiled for searches of one halving with another number of them: nothing else depends on it."""
     return replace(code, items=tuple(_with_halvings(item, steps) for item in code.items))
@@ -154,9 +161,7 @@ class Comparing:
 
     def halvings(self) -> Register:
         """Return the counter of a search's halvings."""
-        counter = self.emitter.fresh("M")
-        self.emitter.emit("setzi", (counter,), imms=(self.search_steps - 1,), note=_HALVINGS)
-        return counter
+        return emit_halvings(self.emitter, self.search_steps)
 
     def block(self, items: list[Item]) -> Block:
         """Return the one block that items are.

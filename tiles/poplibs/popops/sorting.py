@@ -37,7 +37,8 @@ from tiles.numerics.total_order import padded
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import Body
-from tiles.poplibs.popops.merging_code import Merging, sorting_code
+from tiles.poplibs.popops.merging_code import sorting_bytes, sorting_code
+from tiles.poplibs.popops.merging_levels import Merging
 from tiles.poplibs.popops.packing_code import unpacked_bytes
 from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting_stages import SOURCE, Stage, heap_cycles, parts_of_rows, sort_in_stages
@@ -125,10 +126,15 @@ class Sort(Codelet):
         return ""
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
-        """Count one row for every worker: what is being moved while results are built; and words of narrow elements."""
-        row = np.asarray(extents.sizes[self.dimension], np.int64) * sum(map(itemsize, self.dtypes))
+        """Count one row for every worker: what is being moved while results are built; and words of narrow elements.
+
+        Or the records of a row, where these are more.
+        """
+        n = np.asarray(extents.sizes[self.dimension], np.int64)
+        rows = n * sum(map(itemsize, self.dtypes)) * target.workers_per_tile
+        rows = np.maximum(rows, sorting_bytes(Merging(self.order, has_positions=False), n))
         words = unpacked_bytes(self.dtypes, extents.points, extents.points)
-        return np.broadcast_to(row * target.workers_per_tile + words, extents.points.shape)
+        return np.broadcast_to(rows + words, extents.points.shape)
 
 
 def sort(

@@ -56,14 +56,15 @@ from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
 from tiles.poplibs.popops.merging_code import (
-    Merging,
     bitonic_code,
     bitonic_cycles,
     least_bitonic_cycles,
     least_merging_cycles,
     merging_cycles,
+    sorting_bytes,
     sorting_code,
 )
+from tiles.poplibs.popops.merging_levels import Merging
 from tiles.poplibs.popops.packing_code import unpacked_bytes, word_of
 from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting_code import POSITION, exchange_code
@@ -158,12 +159,15 @@ class SortPart(Stage):
         return d != len(form.dims) - 1
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
-        """Count a part, as runs are merged from one place to another, or what every worker finds in a bitonic one.
+        """Count a part, as runs or records are merged from one place to another, or what every worker finds in a bitonic one.
 
         Narrow elements are words meanwhile.
         """
         each = sum(itemsize(word_of(dtype)) for dtype in self.dtypes) + itemsize(POSITION)
-        row = np.asarray(extents.sizes[-1], np.int64) * each
+        n = np.asarray(extents.sizes[-1], np.int64)
+        row = n * each
+        if not self.is_merge:
+            row = np.maximum(row, sorting_bytes(Merging(self.order, ascends=True), n))
         words = unpacked_bytes(self.dtypes, extents.points, extents.points)
         return np.broadcast_to(np.maximum(row, 4 * target.workers_per_tile) + words, extents.points.shape)
 

@@ -53,7 +53,8 @@ from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.elementwise import iota
 from tiles.poplibs.popops.map import Map
-from tiles.poplibs.popops.merging_code import NOWHERE, POSITION, MergedRows, Merging, merging_code, split_rows
+from tiles.poplibs.popops.merging_code import MergedRows, merging_code, sorting_bytes, split_rows
+from tiles.poplibs.popops.merging_levels import NOWHERE, POSITION, Merging
 from tiles.poplibs.popops.packing_code import unpacked_bytes
 from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting import sort
@@ -222,7 +223,9 @@ class TopK(_Selection):
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
         """Count what a row is sorted in."""
-        return self.buffered_bytes(self._rows(extents)[0], extents, target)
+        n = self._rows(extents)[0]
+        records = sorting_bytes(Merging(self.order, kept=self.k, counts=True), n)
+        return np.maximum(self.buffered_bytes(n, extents, target), records)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
         """Return the code of selecting from rows, or from their parts."""
