@@ -246,10 +246,7 @@ def _key_cell(order: Order, size: int | None, is_odd: bool) -> CellFunction:
         x = given[0]
         if narrow is not None:
             x = x.astype(_KEY) if narrow.key is None else upper_half(x)
-        (column,) = words.columns([x] * len(order.dtypes))
-        if column.dtype == np.uint32:
-            column = jax.lax.bitcast_convert_type(column ^ np.uint32(1 << 31), np.int32)
-        column = column.astype(_KEY)
+        column = words.key([x] * len(order.dtypes))
         return (column if size is None else jnp.where(given[1] < size, column, LAST_KEY),)
 
     operands = (word,) if size is None else (word, POSITION)

@@ -61,6 +61,13 @@ class Order:
         """Return what orders ascending as the keys order the arrays."""
         return [_key_column(arrays[number], *how) for number, *how in self.keys]
 
+    def key(self, arrays: Sequence[Array]) -> Array:
+        """Return int32 that order ascending as the one key orders the arrays; its elements have 32 bits at most."""
+        (column,) = self.columns(arrays)
+        if column.dtype == np.uint32:
+            return lax.bitcast_convert_type(column ^ np.uint32(1 << 31), np.int32)
+        return column.astype(np.int32)
+
     def precedes(self, cell: Cell, a: Sequence[Array], b: Sequence[Array], size: int) -> Array:
         """Return whether the first elements come before the second ones.
 

@@ -41,7 +41,15 @@ from tiles.poplibs.popops.merging_code import sorting_bytes, sorting_code
 from tiles.poplibs.popops.merging_levels import Merging
 from tiles.poplibs.popops.packing_code import unpacked_bytes
 from tiles.poplibs.popops.sort_order import Key, Order
-from tiles.poplibs.popops.sorting_stages import SOURCE, Stage, heap_cycles, parts_of_rows, sort_in_stages
+from tiles.poplibs.popops.sorting_stages import (
+    SOURCE,
+    SortKeys,
+    Stage,
+    heap_cycles,
+    parts_of_rows,
+    sort_in_stages,
+    staged,
+)
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
@@ -116,12 +124,19 @@ class Sort(Codelet):
         return d != self.dimension
 
     def misfit(self, form: OpForm, stages: Sequence[Codelet]) -> str:
-        """Stages sort rows of this length by this order: which positions are padding few data show."""
+        """Stages sort rows of this length by this order: which positions are padding few data show.
+
+        Where keys are computed of this order, stages sort longer rows, of which no position is padding, by these.
+        """
         own = Stage(self.dtypes, form.dims[self.dimension].size, self.keys, self.comparator)
+        order = staged(self.order)
         for stage in stages:
             if isinstance(stage, Stage):
-                found = Stage(stage.dtypes, stage.size, stage.keys, stage.comparator)
-                if found != own:
+                found, expected = Stage(stage.dtypes, stage.size, stage.keys, stage.comparator), own
+                if order is not self.order and not isinstance(stage, SortKeys):
+                    size = max(own.size, stage.size)
+                    expected = Stage(order.dtypes, size, order.keys, order.comparator)
+                if found != expected:
                     return f"{stage.name} of {found} in a sort of {own}"
         return ""
 

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from tiles._jax_compat import Jaxpr, make_jaxpr
-from tiles.elements import Access, Arrangement, CellFunction, instructions_for
+from tiles.elements import Access, Arrangement, CellFunction, contiguous, instructions_for
 from tiles.elements.cell import CELL
+from tiles.elements.records import LAST_KEY
 from tiles.elements.variants import existing
 from tiles.errors import NoTileCode
 from tiles.graph import CodeData, Extents, VertexCode
@@ -52,6 +53,35 @@ def exchange_code(
         dims,
     )
     return VertexCode(found, extents.points, cell=cell, data=data)
+
+
+def keys_code(order: Order, size: int, extents: Extents, target: Target, name: str) -> VertexCode:
+    """Return the code that computes what orders elements, see ``key_body``; arguments as of ``exchange_code``.
+
+    Raises:
+      NoTileCode: elements that fit no word.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    cell = partial(_keys_cell, order, size)
+    found = existing(named_variant(name, instructions_for(target), "sort keys", _keys_cell, *cell.args))
+    dims = extents.form.results[0].dims
+    data = CodeData((("operand", 0), ("operand", 1)), (("result", 0),), (), dims)
+    return VertexCode(found, extents.points, cell=cell, data=data)
+
+
+def key_body(order: Order, size: int, x: jax.Array, position: jax.Array) -> tuple[jax.Array]:
+    """Return what orders elements ``x`` of the array of the one key, int32; padding, from position ``size`` on, comes last."""
+    return (jnp.where(position < size, order.key([x] * len(order.dtypes)), LAST_KEY),)
+
+
+def _keys_cell(order: Order, size: int) -> CellFunction:
+    ((number, _, _),) = order.keys
+    taken = (order.dtypes[number], POSITION)
+    check_widths(taken)
+    jaxpr: Jaxpr = make_jaxpr(partial(key_body, order, size))(
+        *(jax.ShapeDtypeStruct((), to_jax(d)) for d in taken)
+    )
+    return CellFunction(jaxpr, (taken, (POSITION,)), contiguous(2))
 
 
 def _cell(order: Order, size: int | None) -> CellFunction:

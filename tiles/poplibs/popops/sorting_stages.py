@@ -48,7 +48,7 @@ from tiles.graph import (
 )
 from tiles.graph import Sequence as Program
 from tiles.graph.layout import align_up, ceil_div
-from tiles.numerics.dtypes import itemsize
+from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.numerics.shared import Amount
 from tiles.numerics.total_order import as_moved, from_moved
 from tiles.plan.superstep import entry_cycles
@@ -67,7 +67,7 @@ from tiles.poplibs.popops.merging_code import (
 from tiles.poplibs.popops.merging_levels import Merging
 from tiles.poplibs.popops.packing_code import unpacked_bytes, word_of
 from tiles.poplibs.popops.sort_order import Key, Order
-from tiles.poplibs.popops.sorting_code import POSITION, exchange_code
+from tiles.poplibs.popops.sorting_code import POSITION, exchange_code, key_body, keys_code
 from tiles.poplibs.poputil.copies import reshape
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
@@ -77,6 +77,7 @@ SOURCE = (
 )
 MERGE_SLOTS = 12
 """Instructions by which a merge moves one element: compare, choose, load, store, count."""
+_WORD_BYTES = 4
 COPIES = 4
 """Times a tile holds its part at once: what it has, what its partner sent, what it keeps, what is being sorted."""
 
@@ -214,6 +215,53 @@ class SortExchange(Stage):
         return (exchange_code(self.order, size, side, extents, target, self.label),)
 
 
+@register
+@dataclass(frozen=True)
+class SortKeys(Stage):
+    """Compute what orders the elements of an array: int32 that ascend, the greatest for padding.
+
+    Operands are the array of the order's one key and the positions.
+    """
+
+    name: ClassVar[str] = "popops.SortKeys"
+
+    @property
+    def label(self) -> str:
+        """Vertex type: PopLibs has none, since its sorts compare elements."""
+        ((number, _, _),) = self.keys
+        return f"popops::SortKeys<{self.dtypes[number]}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return the keys."""
+        return key_body(self.order, self.size, *operands)
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the cycles of the code; where there is none, of comparing each element."""
+        try:
+            return code_cycles(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            slots = exchange_slots(extents.points, 1, self.order.comparison_slots, target)
+            return Cycles(slots * target.worker_issue_interval_cycles, Basis.ASSUMED, SOURCE)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of an expression of each element and its position."""
+        return (keys_code(self.order, self.size, extents, target, self.label),)
+
+
+def staged(order: Order) -> Order:
+    """Return the order by which stages compare: floats, which are compared often, by keys that are computed once.
+
+    A key is one more array to move, in front of the others; an integer is its own.
+    """
+    if len(order.keys) != 1:
+        return order
+    ((number, _, _),) = order.keys
+    dtype = order.dtypes[number]
+    if not is_float(to_jax(dtype)) or not _WORD_BYTES // 2 <= itemsize(dtype) <= _WORD_BYTES:
+        return order
+    return Order((POSITION, *order.dtypes), ((0, False, True),))
+
+
 def heap_cycles(n: Amount, arrays: int) -> Any:
     """Return the cycles in which one worker heap-sorts ``n`` elements (PopLibs' estimate for one or more arrays)."""
     n = np.asarray(n, np.int64)
@@ -281,6 +329,7 @@ def ways_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Tar
         yield Way(1, 0.0, lambda: 0.0)
         return
     element, words = sum(map(itemsize, order.dtypes)), unpacked_bytes(order.dtypes, 1, 1)
+    moved = sum(map(itemsize, staged(order).dtypes)) + itemsize(POSITION)
     held = ceil_div(rows, target.num_tiles)
     if (2 * element + words) * n * held <= target.bytes_per_tile:
         cycles = partial(_row_cycles, order, n, held, target)
@@ -293,7 +342,7 @@ def ways_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Tar
         here = math.prod(
             s.grain for s in _row_splits(_others(shape, dimension), target.num_tiles // parts, 1)
         )
-        if (COPIES * (element + itemsize(POSITION)) + words) * part * here <= target.bytes_per_tile:
+        if (COPIES * moved + words) * part * here <= target.bytes_per_tile:
             cycles = partial(_stages_cycles, order, part, here, level, target)
             yield Way(parts, cycles(is_least=True), cycles)
 
@@ -305,7 +354,11 @@ def _stages_cycles(
 
     Where ``is_least``, here and below, it is what that is at least, without code being compiled.
     """
+    spread, own, order = 2, order, staged(order)
     held = n * rows
+    keys = 0.0
+    if order is not own:
+        spread, keys = 3, float(_keys_cycles(own, held, target))
     received = (
         held * (sum(map(itemsize, order.dtypes)) + itemsize(POSITION)) / target.exchange_bytes_per_cycle
     )
@@ -313,7 +366,9 @@ def _stages_cycles(
     swap = phase if is_least else phase + _swap_cycles(order, held, target)
     stages = levels * (levels + 1) // 2
     merges = levels * _merge_cycles(order, n, rows, target, is_least)
-    return float(_part_cycles(order, n, rows, target, is_least) + stages * swap + merges + 2 * phase)
+    return float(
+        _part_cycles(order, n, rows, target, is_least) + stages * swap + merges + spread * phase + keys
+    )
 
 
 def _merge_cycles(order: Order, n: int, rows: int, target: Target, is_least: bool = False) -> float:
@@ -360,6 +415,16 @@ def _swap_cycles(order: Order, n: int, target: Target) -> float:
     sizes = tuple(np.asarray(size, np.int64) for size in (1, 1, 1, n))
     cycles = codelet.cycles(Extents(form, sizes, dtypes * 2, dtypes), target)
     return float(np.max(cycles.value))
+
+
+def _keys_cycles(order: Order, n: int, target: Target) -> Any:
+    """Return the cycles in which a tile computes the keys of ``n`` elements."""
+    codelet = SortKeys(order.dtypes, n, order.keys)
+    ((number, _, _),) = order.keys
+    form = map_form((n,), [identity_map(1)] * 2)
+    dtypes = (order.dtypes[number], POSITION)
+    extents = Extents(form, (np.asarray(n, np.int64),), dtypes, (POSITION,))
+    return np.max(codelet.cycles(extents, target).value)
 
 
 def _part_size(order: Order, size: int, parts: int) -> int:
@@ -424,23 +489,25 @@ class _Sorting:
         shape: Sequence[int],
         parts: int,
     ) -> None:
-        self.site, self.order, self.dimension, self.shape = site, order, dimension, tuple(shape)
+        self.site, self.own, self.dimension, self.shape = site, order, dimension, tuple(shape)
+        self.order = staged(order)
         self.levels = parts.bit_length() - 1
         self.size = self.shape[dimension]
         self.part = _part_size(order, self.size, parts)
+        self.compared = self.size if self.order is order else self.part << self.levels
         self.rows = _others(self.shape, dimension)
         self.splits = _row_splits(self.rows, site.graph.target.num_tiles // parts, parts)
-        self.dtypes = (*order.dtypes, POSITION)
+        self.dtypes = (*self.order.dtypes, POSITION)
 
     def run(self, arrays: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Add all stages and return the sorted arrays."""
-        held = self._sort(self._spread(arrays), is_merge=False)
+        held = self._sort(self._keyed(self._spread(arrays)), is_merge=False)
         for level in range(1, self.levels + 1):
             held = self._exchange(held, level - 1, is_mirrored=True)
             for distance in reversed(range(level - 1)):
                 held = self._exchange(held, distance, is_mirrored=False)
             held = self._sort(held, is_merge=True)
-        return self._gathered(held[:-1])
+        return self._gathered(held[-1 - len(self.own.dtypes) : -1])
 
     def _tiles(self, first: int, end: int, grain: int = 1) -> AxisSplit:
         """Return the split of a dimension whose parts count bits ``first`` to ``end`` (exclusive) of the tile."""
@@ -456,16 +523,29 @@ class _Sorting:
         read = IndexMap(axes, 0 if row.size > self.size else None)
         form = map_form((*self.rows, row.size), [read] * len(arrays), len(arrays) + 1)
         counter = ("iota", (), (("dim", last), ("dtype", POSITION)))
-        codelet = Map((counter,), tuple(range(len(self.dtypes))), self.order.dtypes, self.dtypes)
+        dtypes = (*self.own.dtypes, POSITION)
+        codelet = Map((counter,), tuple(range(len(dtypes))), self.own.dtypes, dtypes)
         plan = Plan((*self.splits, row))
-        return place(self.site.at("spread"), codelet, form, arrays, self.dtypes, plan=plan)
+        return place(self.site.at("spread"), codelet, form, arrays, dtypes, plan=plan)
+
+    def _keyed(self, held: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Put keys in front of arrays that are compared by them."""
+        if self.order is self.own:
+            return held
+        ((number, _, _),) = self.own.keys
+        row = self._tiles(0, self.levels, self.part)
+        form = map_form((*self.rows, row.size), [identity_map(len(self.rows) + 1)] * 2)
+        codelet = SortKeys(self.own.dtypes, self.size, self.own.keys)
+        plan = Plan((*self.splits, row))
+        keys = place(self.site.at("keys"), codelet, form, (held[number], held[-1]), (POSITION,), plan=plan)
+        return (*keys, *held)
 
     def _viewed(self, held: Sequence[Tensor], inner: Sequence[int]) -> list[Tensor]:
         shape = (*self.rows, *inner)
         return [reshape(self.site.at("view"), x, shape) for x in held]
 
     def _stage(self) -> tuple[tuple[str, ...], int, tuple[Key, ...], Body]:
-        return self.order.dtypes, self.size, self.order.keys, self.order.comparator
+        return self.order.dtypes, self.compared, self.order.keys, self.order.comparator
 
     def _sort(self, held: Sequence[Tensor], is_merge: bool) -> tuple[Tensor, ...]:
         """Sort every part where it lies."""
@@ -506,5 +586,6 @@ class _Sorting:
         order = [d for d in range(len(self.shape)) if d != self.dimension] + [self.dimension]
         back = IndexMap(tuple(along(d) for d in order))
         form = map_form(self.shape, [back] * len(rows), len(rows))
-        codelet = Map((), tuple(range(len(rows))), self.order.dtypes, self.order.dtypes)
-        return place(self.site.at("gathered"), codelet, form, rows, self.order.dtypes)
+        dtypes = self.own.dtypes
+        codelet = Map((), tuple(range(len(rows))), dtypes, dtypes)
+        return place(self.site.at("gathered"), codelet, form, rows, dtypes)
