@@ -13,7 +13,16 @@ from jax import lax
 from tests import flow
 from tests.budgets import PROGRAM, budget
 from tests.unit.tiles.elements_running import BASE, trace
-from tiles.elements import TileSimulator, compile_ends, compile_least, compile_merges, cost_of, named
+from tiles.elements import (
+    TileSimulator,
+    compile_ends,
+    compile_fours,
+    compile_least,
+    compile_merges,
+    compile_record_merges,
+    cost_of,
+    named,
+)
 from tiles.elements.merges import PIECES_SHIFT, with_halvings
 from tiles.elements.verify import verify
 from tiles.engine import coverage_of
@@ -65,6 +74,90 @@ def test_rows_are_sorted(shape, dtype, axis, follows, tiles, seed) -> None:
         return lax.sort([x, *rest], axis, num_keys=1)
 
     agrees(by_keys, drawn(seed, shape, dtype), tiles)
+
+
+@given(st.integers(1, 3), st.integers(17, 300), DTYPES, st.integers(0, 3), TILES, st.integers(0, 99))
+@budget(PROGRAM)
+def test_long_rows_are_sorted_and_selected_from(rows, n, dtype, way, tiles, seed) -> None:
+    ways = (
+        lambda x: jnp.sort(x, -1, descending=True),
+        lambda x: jnp.argsort(x, -1),
+        lambda x: lax.sort((x, x[:, ::-1], lax.broadcasted_iota(jnp.int32, x.shape, 1)), num_keys=1),
+        lambda x: lax.top_k(x, 1 + seed % n),
+    )
+    agrees(ways[way], drawn(seed, (rows, n), dtype), tiles)
+
+
+LAST = np.iinfo(np.int32).max
+
+
+def _runs(keys: np.ndarray, run: int) -> np.ndarray:
+    """Return rows of keys as records in sorted runs, with a record of the greatest key behind each."""
+    places = np.broadcast_to(np.arange(keys.shape[1], dtype=np.int32) * 4, keys.shape)
+    found = []
+    for at in range(0, keys.shape[1], run):
+        order = np.argsort(keys[:, at : at + run], axis=1, kind="stable")
+        one = [np.take_along_axis(x[:, at : at + run], order, 1) for x in (keys, places)]
+        found.append(np.stack(one, -1))
+        found.append(np.broadcast_to(np.array([LAST, -1], np.int32), (len(keys), 1, 2)))
+    return np.concatenate(found, 1)
+
+
+@given(
+    st.integers(1, 60),
+    st.sampled_from([4, 8, 16]),
+    st.integers(1, 6),
+    st.integers(1, 40),
+    st.booleans(),
+    st.integers(0, 99),
+)
+@budget(PROGRAM)
+def test_records_are_merged_in_order(n, run, pieces, most, is_bounded, seed) -> None:
+    """Rows of any length, and the beginnings of their pairs; equal keys keep their places, those that are the greatest too."""
+    isa, most = named("mk2"), min(most, 2 * run)
+    keys = np.random.default_rng(seed).choice(
+        np.array([0, 1, -5, LAST - 1, LAST - is_bounded], np.int32), (3, n)
+    )
+    steps = min(run, most).bit_length() if pieces > 1 else 0
+    code = compile_record_merges(isa, is_bounded, steps)
+    verify(code, isa)
+    source = _runs(keys, run)
+    pairs, piece = -(-n // (2 * run)), -(-min(most, n) // pieces)
+    simulator = TileSimulator(isa, 1 << 15, tiles=3)
+    simulator.write(DATA, source)
+    out = DATA + source[0].nbytes + 64
+    lengths = {"run": run, "most": most, "size": n + (n - 1) // run, "piece": piece}
+    fields = {name: 8 * length for name, length in lengths.items()}
+    fields |= {
+        "pieces": pieces,
+        "factor": -(-(1 << PIECES_SHIFT) // pieces),
+        "n": piece,
+        "rows": pairs * pieces,
+    }
+    slots = simulator.run(code, {**fields, "in0": DATA, "out0": out}, STATE, SCRATCH).slots
+    assert (slots <= cost_of(code, {"n": piece, "rows": pairs * pieces}, isa).slots).all()
+    for pair in range(pairs):
+        want = _runs(keys[:, 2 * run * pair : 2 * run * (pair + 1)], 2 * run)[:, :-1][:, :most].copy()
+        want[..., 1] += 8 * run * pair
+        found = simulator.read(out + 8 * (most + 1) * pair, 2 * want.shape[1] + 1, "int32")
+        np.testing.assert_array_equal(found[:, :-1].reshape(want.shape), want)
+        assert (found[:, -1] == LAST).all()
+
+
+@given(st.integers(1, 40), st.integers(0, 99))
+@budget(PROGRAM)
+def test_runs_of_four_are_made_by_comparisons(runs, seed) -> None:
+    isa, code = named("mk2"), compile_fours(named("mk2"))
+    verify(code, isa)
+    keys = np.random.default_rng(seed).choice(np.array([3, -3, LAST, 0], np.int32), (3, 4 * runs))
+    simulator = TileSimulator(isa, 1 << 15, tiles=3)
+    simulator.write(DATA, keys)
+    out = DATA + keys[0].nbytes + 64
+    slots = simulator.run(code, {"n": runs, "in0": DATA, "out0": out}, STATE, SCRATCH).slots
+    assert (slots == cost_of(code, {"n": runs}, isa).slots).all()
+    found = simulator.read(out, 10 * runs, "int32").reshape(3, runs, 5, 2)
+    np.testing.assert_array_equal(found[:, :, :4], _runs(keys, 4).reshape(3, runs, 5, 2)[:, :, :4])
+    assert (found[:, :, 4, 0] == LAST).all()
 
 
 @pytest.mark.parametrize(("run", "most", "pieces", "steps"), [(1, 2, 1, 0), (8, 16, 1, 0), (16, 24, 3, 8)])

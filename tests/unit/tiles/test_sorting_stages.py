@@ -14,7 +14,7 @@ from tiles.graph import Composite, Graph
 from tiles.numerics.ring import to_ring
 from tiles.poplibs.popops.sort_order import Order, network
 from tiles.poplibs.popops.sorting import Sort, sort
-from tiles.poplibs.popops.sorting_stages import parts_of_rows, ways_of_rows
+from tiles.poplibs.popops.sorting_stages import SortKeys, SortPart, parts_of_rows, ways_of_rows
 from tiles.report import cost_analysis
 
 RNG = np.random.default_rng(0)
@@ -55,12 +55,13 @@ def test_the_network_sorts_every_row_of_zeros_and_ones(width):
 @pytest.mark.parametrize("engine", ["literal", "vertex"])
 @pytest.mark.parametrize("is_descending", [False, True])
 def test_the_stages_keep_equal_elements_in_order(engine, is_descending, eight):
-    position = np.arange(300, dtype=np.int32)
-    columns = np.where(np.isnan(VALUES), np.inf, VALUES)
+    values = np.concatenate([VALUES] * 2)
+    position = np.arange(600, dtype=np.int32)
+    columns = np.where(np.isnan(values), np.inf, values)
     order = np.argsort(-columns if is_descending else columns, kind="stable")
-    found = _sorted(eight, [VALUES, position], engine, keys=((0, is_descending, False),))
+    found = _sorted(eight, [values, position], engine, keys=((0, is_descending, False),))
     np.testing.assert_array_equal(found[1], position[order])
-    np.testing.assert_array_equal(found[0].view(np.int32), VALUES[order].view(np.int32))
+    np.testing.assert_array_equal(found[0].view(np.int32), values[order].view(np.int32))
 
 
 def test_several_rows_share_the_tiles_and_any_dimension_is_sorted(eight):
@@ -120,6 +121,19 @@ def test_more_elements_cost_little_more_than_their_share(gc200):
         return cost_analysis(compile_graph(graph))["cycles"]
 
     assert cycles(1_000_000) < 12 * cycles(100_000) < 6_000_000
+
+
+def test_stages_by_keys_of_another_order_or_of_shorter_rows_are_refused(eight):
+    executable = _composite(eight)
+    (whole,) = executable.composites
+    forms = [group.codelet for _, group in executable.groups()]
+    (keys,) = [codelet for codelet in forms if isinstance(codelet, SortKeys)]
+    assert not whole.codelet.misfit(whole.form, forms)
+    for changed in ({"size": 299}, {"keys": ((0, True, False),)}, {"keys": ((0, False, True),)}):
+        assert "SortKeys" in whole.codelet.misfit(whole.form, [dataclasses.replace(keys, **changed)])
+    part = next(codelet for codelet in forms if isinstance(codelet, SortPart))
+    for changed in ({"size": 299}, {"keys": ((0, True, True),)}):
+        assert "SortPart" in whole.codelet.misfit(whole.form, [dataclasses.replace(part, **changed)])
 
 
 def _composite(target):
