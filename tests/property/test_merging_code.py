@@ -17,6 +17,7 @@ from tiles.elements import (
     TileSimulator,
     compile_ends,
     compile_fours,
+    compile_gathered_records,
     compile_least,
     compile_merges,
     compile_record_merges,
@@ -142,6 +143,53 @@ def test_records_are_merged_in_order(n, run, pieces, most, is_bounded, seed) -> 
         found = simulator.read(out + 8 * (most + 1) * pair, 2 * want.shape[1] + 1, "int32")
         np.testing.assert_array_equal(found[:, :-1].reshape(want.shape), want)
         assert (found[:, -1] == LAST).all()
+
+
+@given(st.integers(1, 14), st.integers(1, 60), st.booleans(), st.integers(0, 2), st.integers(0, 99))
+@budget(PROGRAM)
+def test_rows_in_turn_are_sorted(rows, n, is_bounded, arrays, seed) -> None:
+    """Runs of four, merges of all levels, and what lies in order then: of rows that lie some bytes apart, a worker each."""
+    isa, padded = named("mk2"), -(-n // 4) * 4
+    keys = np.full((2, rows, padded), LAST - is_bounded, np.int32)
+    keys[..., :n] = np.random.default_rng(seed).choice(np.array([0, 1, -5, 7]), (2, rows, n))
+    row, records = 4 * padded + 16, 8 * (padded + padded // 4) + 24
+    simulator = TileSimulator(isa, 1 << 17, tiles=2)
+    simulator.write(DATA, np.concatenate([keys, np.zeros((2, rows, 4), np.int32)], -1))
+    a, b = (DATA + rows * row + k * rows * records for k in range(2))
+    out = b + rows * records
+    pitches = {"in0_row_bytes": row, "out0_row_bytes": records, "rows": rows}
+
+    def run(code, n, **fields):
+        verify(code, isa)
+        slots = simulator.run(code, {**pitches, **fields, "n": n}, STATE, SCRATCH).slots
+        assert (slots <= cost_of(code, {"n": n, "rows": rows}, isa).slots).all()
+
+    run(compile_fours(isa, in_turn=True), padded // 4, in0=DATA, out0=a)
+    length, pitches["in0_row_bytes"] = 4, records
+    while length < padded:
+        pairs = -(-padded // (2 * length))
+        code = with_halvings(compile_record_merges(isa, is_bounded, in_turn=True), pairs)
+        size = 8 * (padded + (padded - 1) // length)
+        lengths = {"run": 8 * length, "most": 16 * length, "size": size, "pairs": pairs}
+        run(code, min(2 * length, padded), in0=a, out0=b, **lengths)
+        length, a, b = 2 * length, b, a
+    code = compile_gathered_records(isa, arrays, counts=True, in_turn=True)
+    pitches |= {f"in{k}_row_bytes": row for k in range(arrays)} | {"records_row_bytes": records}
+    pitches |= {f"out{k}_row_bytes": 4 * n for k in range(arrays + 1)}
+    where = {f"in{k}": DATA for k in range(arrays)}
+    where |= {f"out{k}": out + 4 * rows * n * k for k in range(arrays + 1)}
+    run(code, n, records=a, first=100, **where)
+    places = np.argsort(keys[..., :n], axis=-1, kind="stable")
+    found = simulator.read(out, (arrays + 1) * rows * n, "int32").reshape(2, arrays + 1, rows, n)
+    np.testing.assert_array_equal(found[:, -1], places + 100)
+    for k in range(arrays):
+        np.testing.assert_array_equal(found[:, k], np.take_along_axis(keys, places, -1))
+
+
+@given(st.integers(4, 30), st.integers(3, 40), DTYPES, st.integers(0, 99))
+@budget(PROGRAM)
+def test_many_rows_are_sorted(rows, n, dtype, seed) -> None:
+    agrees(lambda x: (jnp.sort(x, -1), jnp.argsort(x, -1)), drawn(seed, (rows, n), dtype), 1 + seed % 2)
 
 
 @given(st.integers(1, 40), st.integers(0, 99))

@@ -22,7 +22,14 @@ from tiles.elements.isa import InstructionSet, instructions_of
 from tiles.elements.lookup import Lookup, PartSlice, Slice
 from tiles.elements.merges import Ends, Least, Merges
 from tiles.elements.narrowing import narrowed
-from tiles.elements.records import Fours, GatheredRecords, RecordMerges
+from tiles.elements.records import (
+    Fours,
+    FoursInTurn,
+    GatheredRecords,
+    GathersInTurn,
+    MergesInTurn,
+    RecordMerges,
+)
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
 from tiles.elements.reflection import Division, Reflection, Reflector
@@ -330,25 +337,39 @@ def compile_merges(
 
 
 def compile_record_merges(
-    target: Target | InstructionSet, is_bounded: bool, search_steps: int = 0, name: str = "record merges"
+    target: Target | InstructionSet,
+    is_bounded: bool,
+    search_steps: int = 0,
+    name: str = "record merges",
+    *,
+    in_turn: bool = False,
 ) -> TileCode:
     """Return the code that merges sorted runs of records two by two; arguments as of ``RecordMerges``.
+
+    ``in_turn``, here and below: workers take whole rows, see ``RowsInTurn``.
 
     Raises:
       OutOfRegisters: too few registers, even with values spilled.
     """
     isa = instructions_of(target)
+    if in_turn:
+        return _made(MergesInTurn(Emitter(isa), is_bounded), isa, name)
     return _made(RecordMerges(Emitter(isa), is_bounded, search_steps), isa, name)
 
 
-def compile_fours(target: Target | InstructionSet, name: str = "fours") -> TileCode:
+def compile_fours(target: Target | InstructionSet, name: str = "fours", *, in_turn: bool = False) -> TileCode:
     """Return the code that makes sorted runs of four records of keys; see ``Fours``."""
     isa = instructions_of(target)
-    return _made(Fours(Emitter(isa)), isa, name)
+    return _made((FoursInTurn if in_turn else Fours)(Emitter(isa)), isa, name)
 
 
 def compile_gathered_records(
-    target: Target | InstructionSet, arrays: int, counts: bool = False, name: str = "gathered records"
+    target: Target | InstructionSet,
+    arrays: int,
+    counts: bool = False,
+    name: str = "gathered records",
+    *,
+    in_turn: bool = False,
 ) -> TileCode:
     """Return the code that puts words where records say; arguments as of ``GatheredRecords``.
 
@@ -356,6 +377,8 @@ def compile_gathered_records(
       OutOfRegisters: too few registers, even with values spilled.
     """
     isa = instructions_of(target)
+    if in_turn:
+        return _made(GathersInTurn(Emitter(isa), arrays=arrays, counts=counts), isa, name)
     return _made(GatheredRecords(Emitter(isa), arrays, counts), isa, name)
 
 

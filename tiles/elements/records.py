@@ -12,6 +12,7 @@ an element's may be, two more slots tell whether the earlier run has ended.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,8 @@ RECORD_BYTES = 8
 """The key, then the element's offset in bytes of an array of words."""
 RUN = 4
 """Records of the runs that there are before anything is merged."""
+FOUR_BYTES = (RUN + 1) * RECORD_BYTES
+"""A run with the record behind it."""
 LAST_KEY = np.iinfo(np.int32).max
 """The key behind a run."""
 _RECORD_SHIFT, _WORD_SHIFT = 3, 2
@@ -122,7 +125,7 @@ class RecordMerges:
             trips = e.main("shr", left, imms=(_RECORD_SHIFT,))
         items += e.empty(ROW)
         with e.at(ELEMENT):
-            self._merge(reading[0], reading[1], writing, middle)
+            emit_merge(e, reading[0], reading[1], writing, None if self.is_bounded else middle)
         items.append(Repeat(trips, N, _block(e.empty(ELEMENT))))
         return items
 
@@ -155,18 +158,6 @@ class RecordMerges:
             e.emit("movnz", (high,), (high, at, is_lower))
         return Loop(counter, const(self.search_steps), (_block(e.empty(ROW)),))
 
-    def _merge(self, first: Register, second: Register, writing: Register, middle: Register) -> None:
-        """Emit one record: of the runs' next ones that which goes first."""
-        e = self.emitter
-        takes = e.main("cmpslt", self._key(second), self._key(first))
-        if not self.is_bounded:
-            takes = e.main("or", takes, e.main("cmpeq", first, middle))
-        at, record = e.move_conditionally("movnz", first, second, takes), e.fresh("A", _RECORD_WORDS)
-        e.emit("ld64step", (record, at), (MZERO, at), (1,), stream="in0")
-        e.emit("st64step", (writing,), (record, MZERO, writing), (1,), stream="out0")
-        e.emit("movnz", (second,), (second, at, takes))
-        e.emit("movz", (first,), (first, at, takes))
-
 
 @dataclass
 class Fours:
@@ -185,51 +176,24 @@ class Fours:
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""
         e, workers = self.emitter, self.emitter.isa["worker_contexts"]
-        pitch = (RUN + 1) * RECORD_BYTES
         with e.at(CELL):
             source, target, n = (emit_argument(e, self.arguments, name) for name in ("in0", "out0", "n"))
             worker = emit_worker(e)
             count = emit_share(e, n, worker)
             offset = e.main("mul", worker, imms=(RUN * WORD_BYTES,))
             reading = e.main("add", source, offset)
-            writing = e.main("add", target, e.main("mul", worker, imms=(pitch,)))
+            writing = e.main("add", target, e.main("mul", worker, imms=(FOUR_BYTES,)))
             last = e.constant("M", LAST_KEY)
         with e.at(ELEMENT):
-            keys = [e.fresh("M") for _ in range(RUN)]
-            for k, key in enumerate(keys):
-                e.emit("ld32", (key,), (reading, MZERO), (k,), stream="in0")
-            for k, (key, place) in enumerate(zip(keys, self._places(keys, writing), strict=True)):
-                at = e.main("add", offset, imms=(k * WORD_BYTES,)) if k else offset
-                for word, value in enumerate((key, at)):
-                    e.emit("st32", (), (value, place, MZERO), (_RECORD_WORDS * k + word,), stream="out0")
-            e.emit("st32", (), (last, writing, MZERO), (_RECORD_WORDS * RUN,), stream="out0")
-            for pointer, step in ((reading, RUN * WORD_BYTES), (offset, RUN * WORD_BYTES), (writing, pitch)):
+            emit_four(e, reading, writing, offset, last)
+            for pointer, step in (
+                (reading, RUN * WORD_BYTES),
+                (offset, RUN * WORD_BYTES),
+                (writing, FOUR_BYTES),
+            ):
                 e.emit("add", (pointer,), (pointer,), (workers * step,))
         loop: list[Item] = [Repeat(count, share(N, workers), _block(e.empty(ELEMENT)))]
         return _ended(e, loop)
-
-    def _places(self, keys: list[Register], writing: Register) -> list[Register]:
-        """Return for each of four keys where it belongs, less where it would be if all were in order."""
-        e = self.emitter
-        before = {(i, j): e.main("cmpslt", keys[j], keys[i]) for i in range(RUN) for j in range(i + 1, RUN)}
-        found: list[Register] = []
-        for k in range(RUN):
-            later = [before[k, j] for j in range(k + 1, RUN)]
-            earlier = [before[i, k] for i in range(k)]
-            (up, down) = (self._sum(later), self._sum(earlier))
-            if up is not None and down is not None:
-                up, down = e.main("sub", up, down), None
-            moved = e.main("shl", up if up is not None else _known(down), imms=(_RECORD_SHIFT,))
-            found.append(e.main("sub" if up is None else "add", writing, moved))
-        return found
-
-    def _sum(self, terms: list[Register]) -> Register | None:
-        if not terms:
-            return None
-        total, *others = terms
-        for term in others:
-            total = self.emitter.main("add", total, term)
-        return total
 
 
 @dataclass
@@ -267,22 +231,217 @@ class GatheredRecords:
             targets = [e.main("add", self._field(f"out{k}"), ahead) for k in range(self.arrays + self.counts)]
             first = self._field("first") if self.counts else MZERO
         with e.at(ELEMENT):
-            offset = e.fresh("M")
-            e.emit("ld32", (offset,), (record, MZERO), (1,), stream="records")
-            e.emit("add", (record,), (record,), (workers * RECORD_BYTES,))
-            for k, (source, target) in enumerate(zip(sources, targets, strict=False)):
-                word = e.fresh("M")
-                e.emit("ld32", (word,), (source, offset), (0,), stream=f"in{k}")
-                e.emit("st32step", (target,), (word, MZERO, target), (workers,), stream=f"out{k}")
-            if self.counts:
-                place = e.main("add", first, e.main("shr", offset, imms=(_WORD_SHIFT,)))
-                stored = place, MZERO, targets[-1]
-                e.emit("st32step", (targets[-1],), stored, (workers,), stream=f"out{self.arrays}")
+            emit_gather(e, record, sources, targets, first if self.counts else None, workers)
         loop: list[Item] = [Repeat(count, share(N, workers), _block(e.empty(ELEMENT)))]
         return _ended(e, loop)
 
     def _field(self, name: str) -> Register:
         return emit_argument(self.emitter, self.arguments, name)
+
+
+@dataclass
+class RowsInTurn:
+    """Builds code of which each worker takes whole rows: nothing is searched, and no worker waits for others.
+
+    The vertex' state holds the fields of the code for one row, and for each pointer ``NAME`` in ``NAME_row_bytes`` the bytes
+    from one row to the next.
+
+    Args:
+      emitter: takes the code.
+      is_bounded: as of ``RecordMerges``.
+    """
+
+    emitter: Emitter
+    is_bounded: bool = False
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        """Start without arguments."""
+        self.arguments: list[str] = []
+
+    def _field(self, name: str) -> Register:
+        with self.emitter.at(CELL):
+            return emit_argument(self.emitter, self.arguments, name)
+
+    def _rows(self, names: Sequence[str], row: Callable[[list[Register]], list[Item]]) -> list[Item]:
+        """Return the code of a worker's rows, given where pointers' rows begin."""
+        e, workers = self.emitter, self.emitter.isa["worker_contexts"]
+        with e.at(CELL):
+            worker = emit_worker(e)
+            turns = emit_share(e, self._field("rows"), worker)
+            pitches = [self._field(f"{name}_row_bytes") for name in names]
+            starts = [
+                e.main("add", self._field(name), e.main("mul", worker, pitch))
+                for name, pitch in zip(names, pitches, strict=True)
+            ]
+        items = row(starts)
+        with e.at(ROW):
+            for start, pitch in zip(starts, pitches, strict=True):
+                e.emit("add", (start,), (start, e.main("mul", pitch, imms=(workers,))))
+        return worker_code(e, turns, share(ROWS, workers), [*items, *e.empty(ROW)])
+
+    def _copy(self, register: Register) -> Register:
+        return self.emitter.main("or", register, imms=(0,))
+
+
+@dataclass
+class FoursInTurn(RowsInTurn):
+    """Builds the code of ``Fours`` of rows that workers take in turn: ``n`` runs each."""
+
+    def items(self) -> list[Item]:
+        """Return the code, unscheduled."""
+        e, last = self.emitter, self.emitter.constant("M", LAST_KEY)
+
+        def row(starts: list[Register]) -> list[Item]:
+            with e.at(ROW):
+                reading, writing = map(self._copy, starts)
+                offset, count = self._copy(MZERO), self._copy(self._field("n"))
+            before = e.empty(ROW)
+            with e.at(ELEMENT):
+                emit_four(e, reading, writing, offset, last)
+                steps = (reading, RUN * WORD_BYTES), (offset, RUN * WORD_BYTES), (writing, FOUR_BYTES)
+                for pointer, step in steps:
+                    e.emit("add", (pointer,), (pointer,), (step,))
+            return [*before, Repeat(count, N, _block(e.empty(ELEMENT)))]
+
+        return self._rows(("in0", "out0"), row)
+
+
+@dataclass
+class MergesInTurn(RowsInTurn):
+    """Builds the code of ``RecordMerges`` of rows that workers take in turn: ``pairs`` pairs each, of ``n`` records."""
+
+    def items(self) -> list[Item]:
+        """Return the code, unscheduled, with one pair counted: ``with_halvings`` says how many there are."""
+        e, last = self.emitter, self.emitter.constant("M", LAST_KEY)
+
+        def row(starts: list[Register]) -> list[Item]:
+            run, most = self._field("run"), self._field("most")
+            with e.at(ROW):
+                begin, writing = map(self._copy, starts)
+                end = e.main("add", begin, self._field("size"))
+                counter = e.main("add", self._field("pairs"), imms=(-1,))
+            before = e.empty(ROW)
+            with e.at(ROW):
+                first = self._copy(begin)
+                pitch = e.main("add", run, imms=(RECORD_BYTES,))
+                middle = e.main("min", e.main("add", first, run), end)
+                second = e.main("min", e.main("add", first, pitch), end)
+                stop = e.main("min", e.main("add", second, run), end)
+                left = e.main("add", e.main("sub", middle, first), e.main("sub", stop, second))
+                trips = e.main("shr", e.main("min", left, most), imms=(_RECORD_SHIFT,))
+                e.emit("add", (begin,), (begin, e.main("shl", pitch, imms=(1,))))
+            pair = e.empty(ROW)
+            with e.at(ELEMENT):
+                emit_merge(e, first, second, writing, None if self.is_bounded else middle)
+            pair.append(Repeat(trips, N, _block(e.empty(ELEMENT))))
+            with e.at(ROW):
+                e.emit("st32", (), (last, writing, MZERO), (0,), stream="out0")
+                e.emit("add", (writing,), (writing,), (RECORD_BYTES,))
+            return [*before, Loop(counter, const(1), (*pair, *e.empty(ROW)))]
+
+        return self._rows(("in0", "out0"), row)
+
+
+@dataclass
+class GathersInTurn(RowsInTurn):
+    """Builds the code of ``GatheredRecords`` of rows that workers take in turn; arguments as of it."""
+
+    arrays: int = 1
+    counts: bool = False
+
+    def items(self) -> list[Item]:
+        """Return the code, unscheduled."""
+        e = self.emitter
+        sources = [f"in{k}" for k in range(self.arrays)]
+        targets = [f"out{k}" for k in range(self.arrays + self.counts)]
+        first = self._field("first") if self.counts else MZERO
+
+        def row(starts: list[Register]) -> list[Item]:
+            with e.at(ROW):
+                record, *moving = map(self._copy, [starts[0], *starts[1 + self.arrays :]])
+                count = self._copy(self._field("n"))
+            before = e.empty(ROW)
+            with e.at(ELEMENT):
+                emit_gather(e, record, starts[1 : 1 + self.arrays], moving, first if self.counts else None, 1)
+            return [*before, Repeat(count, N, _block(e.empty(ELEMENT)))]
+
+        return self._rows(("records", *sources, *targets), row)
+
+
+def emit_merge(
+    e: Emitter, first: Register, second: Register, writing: Register, middle: Register | None
+) -> None:
+    """Emit one record: of the runs' next ones that which goes first; ``middle`` is where the earlier run ends, if it is asked."""
+    keys = [e.fresh("M") for _ in range(2)]
+    for key, at in zip(keys, (second, first), strict=True):
+        e.emit("ld32", (key,), (at, MZERO), (0,), stream="in0")
+    takes = e.main("cmpslt", *keys)
+    if middle is not None:
+        takes = e.main("or", takes, e.main("cmpeq", first, middle))
+    at, record = e.move_conditionally("movnz", first, second, takes), e.fresh("A", _RECORD_WORDS)
+    e.emit("ld64step", (record, at), (MZERO, at), (1,), stream="in0")
+    e.emit("st64step", (writing,), (record, MZERO, writing), (1,), stream="out0")
+    e.emit("movnz", (second,), (second, at, takes))
+    e.emit("movz", (first,), (first, at, takes))
+
+
+def emit_four(e: Emitter, reading: Register, writing: Register, offset: Register, last: Register) -> None:
+    """Emit the records of four keys, in order, and one of the greatest key behind them."""
+    keys = [e.fresh("M") for _ in range(RUN)]
+    for k, key in enumerate(keys):
+        e.emit("ld32", (key,), (reading, MZERO), (k,), stream="in0")
+    for k, (key, place) in enumerate(zip(keys, _places(e, keys, writing), strict=True)):
+        at = e.main("add", offset, imms=(k * WORD_BYTES,)) if k else offset
+        for word, value in enumerate((key, at)):
+            e.emit("st32", (), (value, place, MZERO), (_RECORD_WORDS * k + word,), stream="out0")
+    e.emit("st32", (), (last, writing, MZERO), (_RECORD_WORDS * RUN,), stream="out0")
+
+
+def emit_gather(
+    e: Emitter,
+    record: Register,
+    sources: Sequence[Register],
+    targets: Sequence[Register],
+    first: Register | None,
+    step: int,
+) -> None:
+    """Emit the words of one record, whose element's place is counted from ``first`` on if it is given; and the next ``step``."""
+    offset = e.fresh("M")
+    e.emit("ld32", (offset,), (record, MZERO), (1,), stream="records")
+    e.emit("add", (record,), (record,), (step * RECORD_BYTES,))
+    words = list[Register]()
+    for k, source in enumerate(sources):
+        words.append(e.fresh("M"))
+        e.emit("ld32", (words[-1],), (source, offset), (0,), stream=f"in{k}")
+    if first is not None:
+        words.append(e.main("add", first, e.main("shr", offset, imms=(_WORD_SHIFT,))))
+    for k, (word, target) in enumerate(zip(words, targets, strict=True)):
+        e.emit("st32step", (target,), (word, MZERO, target), (step,), stream=f"out{k}")
+
+
+def _places(e: Emitter, keys: list[Register], writing: Register) -> list[Register]:
+    """Return for each of four keys where it belongs, less where it would be if all were in order."""
+    before = {(i, j): e.main("cmpslt", keys[j], keys[i]) for i in range(RUN) for j in range(i + 1, RUN)}
+    found: list[Register] = []
+    for k in range(RUN):
+        up = _sum(e, [before[k, j] for j in range(k + 1, RUN)])
+        down = _sum(e, [before[i, k] for i in range(k)])
+        if up is None:
+            found.append(e.main("sub", writing, e.main("shl", _known(down), imms=(_RECORD_SHIFT,))))
+            continue
+        moved = up if down is None else e.main("sub", up, down)
+        found.append(e.main("add", writing, e.main("shl", moved, imms=(_RECORD_SHIFT,))))
+    return found
+
+
+def _sum(e: Emitter, terms: list[Register]) -> Register | None:
+    if not terms:
+        return None
+    total, *others = terms
+    for term in others:
+        total = e.main("add", total, term)
+    return total
 
 
 def _known(register: Register | None) -> Register:

@@ -207,9 +207,9 @@ def least_merging_cycles(what: Merging, n: Amount, rows: Amount, target: Target)
     return merging + packing_cycles(what.order, n * rows, rows * (what.kept or n), target)
 
 
-def sorting_bytes(what: Merging, n: Amount) -> Any:
-    """Return the bytes of the records in which a row of ``n`` elements is sorted; 0 where it is merged as it is."""
-    return np.where(_by_records(what, n), record_bytes(n), 0)
+def sorting_bytes(what: Merging, n: Amount, rows: Amount) -> Any:
+    """Return the bytes of the records in which ``rows`` rows of ``n`` elements are sorted; 0 where they are merged as they are."""
+    return np.where(_by_records(what, n), record_bytes(n, rows), 0)
 
 
 def _record_cycles(what: Merging, n: Amount, rows: Amount, by_records: np.ndarray, target: Target) -> Any:

@@ -143,11 +143,12 @@ class Sort(Codelet):
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
         """Count one row for every worker: what is being moved while results are built; and words of narrow elements.
 
-        Or the records of a row, where these are more.
+        Or the records of rows, where these are more.
         """
         n = np.asarray(extents.sizes[self.dimension], np.int64)
+        count = extents.points // np.maximum(n, 1)
         rows = n * sum(map(itemsize, self.dtypes)) * target.workers_per_tile
-        rows = np.maximum(rows, sorting_bytes(Merging(self.order, has_positions=False), n))
+        rows = np.maximum(rows, sorting_bytes(Merging(self.order, has_positions=False), n, count))
         words = unpacked_bytes(self.dtypes, extents.points, extents.points)
         return np.broadcast_to(rows + words, extents.points.shape)
 

@@ -168,7 +168,9 @@ class SortPart(Stage):
         n = np.asarray(extents.sizes[-1], np.int64)
         row = n * each
         if not self.is_merge:
-            row = np.maximum(row, sorting_bytes(Merging(self.order, ascends=True), n))
+            row = np.maximum(
+                row, sorting_bytes(Merging(self.order, ascends=True), n, extents.points // np.maximum(n, 1))
+            )
         words = unpacked_bytes(self.dtypes, extents.points, extents.points)
         return np.broadcast_to(np.maximum(row, 4 * target.workers_per_tile) + words, extents.points.shape)
 

@@ -223,8 +223,8 @@ class TopK(_Selection):
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
         """Count what a row is sorted in."""
-        n = self._rows(extents)[0]
-        records = sorting_bytes(Merging(self.order, kept=self.k, counts=True), n)
+        n, rows = self._rows(extents)
+        records = sorting_bytes(Merging(self.order, kept=self.k, counts=True), n, rows)
         return np.maximum(self.buffered_bytes(n, extents, target), records)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
