@@ -3,6 +3,7 @@
 ``optimize(module)`` is the usual way in; ``indexing`` and ``buffers`` answer questions about its result.
 """
 
+from hlo_passes.passes.associative_scans import AssociativeScans
 from hlo_passes.passes.base import PASSES, Pass, find_pass
 from hlo_passes.passes.buffers import Buffers, LiveRange, analyze
 from hlo_passes.passes.canonicalize import Canonicalize
@@ -61,6 +62,7 @@ __all__ = [
     "DEFAULT_PIPELINE",
     "PASSES",
     "AddSparseSums",
+    "AssociativeScans",
     "BrokenPass",
     "Buffers",
     "Canonicalize",

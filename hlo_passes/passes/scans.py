@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo_passes.ir import Computation, Instruction, TensorType, Value
-from hlo_passes.ops import BroadcastInDim, Compare, Constant, Iota, Pad, Reshape, Scan, Select, Slice
+from hlo_passes.ops import (
+    BroadcastInDim,
+    Compare,
+    Constant,
+    Iota,
+    Pad,
+    Reshape,
+    Scan,
+    Select,
+    Slice,
+    neutral_element,
+    simple_combiner,
+)
 from hlo_passes.passes.lifting import lift
 from hlo_passes.passes.rewriter import Rewriter
 
@@ -56,18 +68,22 @@ def block_of(size: int) -> int:
 def _joined(
     rewriter: Rewriter, region: Computation, before: Sequence[Value], inner: Sequence[Value], op: Scan
 ) -> list[Value]:
-    """Combine every block with the total of all blocks before it; the first one has none."""
+    """Combine every block with the total of all blocks before it; the first one with what changes nothing, or not."""
     d, shape = op.dimension, inner[0].type.shape
+    combiner = simple_combiner(region)
     dimensions = tuple(axis for axis in range(len(shape)) if axis != d + 1)
     shifted: list[Value] = []
     for x in before:
-        moved = pad(rewriter, x, d, *((0, 1) if op.reverse else (1, 0)))
+        fill = 0 if combiner is None else neutral_element(combiner, x.type.dtype)
+        moved = pad(rewriter, x, d, *((0, 1) if op.reverse else (1, 0)), fill)
         moved = slice_axis(rewriter, moved, d, 1 if op.reverse else 0, shape[d])
         shifted.append(rewriter.emit(BroadcastInDim(shape, dimensions), moved))
     combined = lift(rewriter, region, (*inner, *shifted) if op.reverse else (*shifted, *inner))
-    counter = rewriter.emit(Iota(TensorType(shape, "i32"), d))
+    if combiner is not None:
+        return combined
+    counter = rewriter.emit(Iota(TensorType(shape[d : d + 1], "i32"), 0))
     first = rewriter.emit(Constant.splat(shape[d] - 1 if op.reverse else 0, counter.type))
-    is_first = rewriter.emit(Compare("EQ"), counter, first)
+    is_first = rewriter.emit(BroadcastInDim(shape, (d,)), rewriter.emit(Compare("EQ"), counter, first))
     return [rewriter.emit(Select(), is_first, x, y) for x, y in zip(inner, combined, strict=True)]
 
 
