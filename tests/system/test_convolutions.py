@@ -99,6 +99,56 @@ def test_the_gradient_of_a_transposed_kernel_goes_to_as_many_tiles_as_the_convol
     assert backward < 10 * forward  # three passes over as much data, and their sums
 
 
+FILTERS = {
+    "signal": ((2, 1, 700), (1, 1, 31), 1),
+    "images": ((3, 1, 41, 33), (1, 1, 5, 5), 1),
+    "of each color": ((2, 3, 24, 40), (3, 1, 5, 5), 3),
+}
+
+
+def _filtered(groups, x, kernel):
+    spatial = "HW"[2 - (x.ndim - 2) :]
+    numbers = (f"NC{spatial}", f"OI{spatial}", f"NC{spatial}")
+    return lax.conv_general_dilated(
+        x, kernel, (1,) * len(spatial), "SAME", dimension_numbers=numbers, feature_group_count=groups
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters_of_one_channel(name, dtype, small_target):
+    """Long kernels of one channel, which the product units take for several outputs at once."""
+    *shapes, groups = FILTERS[name]
+    x, kernel = (_normal(*shape, seed=n).astype(dtype) for n, shape in enumerate(shapes))
+    check_engines(functools.partial(_filtered, groups), small_target, x, kernel, engines=("fast", "literal"))
+
+
+def test_what_is_not_finite_stays_in_its_windows(small_target):
+    x, kernel = _normal(1, 1, 700), _normal(1, 1, 31, seed=1)
+    x[0, 0, 300], x[0, 0, 500] = np.inf, np.nan
+    filtered = functools.partial(_filtered, 1)
+    want = np.asarray(jax.jit(filtered)(x, kernel))
+    assert (~np.isfinite(want)).sum() == 62
+    check_close(ipuxla.jit(filtered, target=small_target)(x, kernel), want, "engine fast")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "most"),
+    [
+        (((1, 1, 1 << 20), (1, 1, 31)), 11_500),  # 120,333 by dot products
+        (((8, 1, 256, 256), (1, 1, 5, 5)), 15_000),  # 29,846
+        (((8, 1, 256, 256), (1, 1, 11, 11)), 28_000),  # 101,818
+        (((8, 3, 224, 224), (3, 1, 5, 5)), 27_000),  # 63,215
+    ],
+    ids=["signal", "images", "images, 11 x 11", "of each color"],
+)
+def test_filters_of_one_channel_take_few_cycles(shapes, most, gc200):
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    filtered = functools.partial(_filtered, shapes[0][1])
+    lowered = ipuxla.jit(filtered, target=gc200).lower(*arguments)
+    assert lowered.compile().cost_analysis()["cycles"] < most
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32"])
 def test_other_element_types(dtype, small_target):
     x, w = (jnp.asarray(_normal(*s) * 4).astype(dtype) for s in ((1, 5, 5, 3), (3, 3, 3, 2)))

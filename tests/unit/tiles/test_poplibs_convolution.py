@@ -373,6 +373,43 @@ def test_windows_of_few_channels_are_laid_out_before_the_units_take_them():
         _cycles("float16", "float32", "expanded", inputs=32)
 
 
+def test_the_units_take_neighbouring_outputs_of_one_channel_at_once():
+    """By hand: 31 taps and 16 outputs reach 46 floats, six groups of channels; 64 outputs are four blocks, one for a worker."""
+    slots = 17 + 3 + 33 - 9  # of a run of one position, floats
+    panel = 16 * 8 * 4 // GC200.conv_unit_coeff_load_bytes_per_cycle + 3 + 15 + 6 * slots
+    idle = 6 * 17 + 9  # two workers have nothing to do
+    assert 6 * slots > idle
+    zeroing = 6 * (10 + -(-(4 * 16 * 4 // 8) // 6))
+    units = 109 + 2 * 54 + zeroing + 14 + 6 * (14 + 14 + 12 + panel)
+    rows, panels = (3 * 16 + 48) * 4, 48 * 16 * 4
+    call = GC200.local_copy_call_cycles
+    copies = (
+        call
+        + rows * 5 // 12
+        + call
+        + panels // GC200.memcpy_bytes_per_cycle
+        + call
+        + -(-31 * 16 * 4 * 5 // 12)
+    )
+    found = _cycles("float32", "float32", "banded", field=64, taps=31, inputs=1, outputs=1)
+    assert int(found.value[0]) == units + copies
+    assert found.basis == Basis.ASSUMED
+    cut = _cycles("float32", "float32", "banded", field=63, taps=31, inputs=1, outputs=1)
+    assert int(cut.value[0]) == units + copies + call + 63 * 4 * 5 // 12
+    codelet = Convolution(("float32", "float32"), "float32", "float32")
+    extents = extents_of(_form(1, 64, 31, 1, 1, 1, 1), ("float32",) * 2, ("float32",))
+    assert int(codelet.cycles(extents, GC200).value[0]) == units + copies
+    assert int(codelet.scratch_bytes(extents, GC200)[0]) == rows + panels
+    for others in ({"inputs": 2}, {"outputs": 2}, {"groups": 2}, {"taps": 1}):
+        with pytest.raises(InvalidGraph, match="method banded cannot convolve"):
+            _cycles(
+                "float32",
+                "float32",
+                "banded",
+                **({"field": 64, "taps": 31, "inputs": 1, "outputs": 1} | others),
+            )
+
+
 def test_plans_count_the_windows_that_vertices_of_partials_lay_out():
     """What a plan's vertices need for themselves is what allocation gives them, where input channels are cut, too."""
     lhs, rhs, windows = (1, 12, 12, 8), (3, 3, 8, 16), [Window(12, 3), Window(12, 3)]

@@ -24,7 +24,7 @@ from tiles.graph import ROW_MAJOR, Affine, Arrangement, Cycles, Extents, OpForm
 from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.numerics.shared import Amount, hold
-from tiles.plan.transpose_cycles import repeat_cycles, transpose_cycles
+from tiles.plan.transpose_cycles import copy_cycles, repeat_cycles, transpose_cycles
 from tiles.poplibs.poplin.dots_variants import integer_cycles, of_access
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
 from tiles.poplibs.poplin.methods import (
@@ -43,7 +43,7 @@ from tiles.poplibs.poplin.methods import (
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
-CONV_METHODS = ("amp", "amp2", "amp4", "expanded", "slic", "hmac", "outer", "vmac", "scalar")
+CONV_METHODS = ("amp", "amp2", "amp4", "expanded", "banded", "slic", "hmac", "outer", "vmac", "scalar")
 ROWS_AT_ONCE = {"amp": 1, "amp2": 2, "amp4": 4}
 """Rows of the kernel whose taps fill the units' input channels together, by method (``filterHeight``)."""
 JOIN_CYCLES = 9  # that the supervisor takes from the end of the quickest worker on
@@ -380,6 +380,7 @@ def _orders_of(
         )
     blocks = (roles.groups, roles.outputs, places, roles.taps, roles.inputs)
     orders["expanded"] = order_of(form, *blocks, groups=((roles.outputs, units),))
+    orders["banded"] = order_of(form, *blocks)
     orders["hmac"] = order_of(form, roles.groups, places, roles.outputs, roles.taps, roles.inputs)
     orders["outer"] = order_of(form, roles.groups, roles.taps, roles.inputs, places, roles.outputs)
     blocks = (roles.groups, places, roles.taps, roles.inputs, roles.outputs)
@@ -619,16 +620,75 @@ def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
     return found
 
 
+def _banded(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """The units over blocks of a row's outputs, one for each unit, where there is one channel on either side.
+
+    A panel holds a row of the kernel once for every output of a block, each time an element further on, with zeros around:
+    what the block's windows reach are its input channels. So all units work on one kernel, a third more products than there
+    are taps or so. Rows are copied first, to whole blocks and 64-bit words, and results after where rows are no whole blocks.
+
+    PopLibs has no such vertex, ours no code: its figures are those of the n x 1 vertex, and of copies (ASSUMED). Zeros between
+    weights meet elements of other windows, as where groups are combined: on the machine one that is infinite or NaN makes NaN of
+    a block.
+    """
+    stream = stream_of(dtype, accumulate, target)
+    is_of_use = _may_band(shape, dtype, accumulate, target)
+    found = np.full_like(shape.inputs, NEVER)
+    if is_of_use.any():
+        few = _only(shape, is_of_use)
+        blocks = Field(few.field.rows, -(-few.field.columns // stream.units))
+        reached = stream.units + few.tap_columns - 1
+        laid_out = replace(
+            few,
+            field=blocks,
+            outputs=np.full_like(few.outputs, stream.units),
+            inputs=reached,
+            tap_columns=np.ones_like(few.tap_columns),
+        )
+        rows, panels = _banded_bytes(few, stream.units, stream.channels, itemsize(dtype))
+        copies = repeat_cycles(rows, itemsize(dtype), target) + copy_cycles(panels, target)
+        copies = copies + repeat_cycles(few.taps * stream.units * itemsize(dtype), itemsize(dtype), target)
+        is_cut = few.field.columns % stream.units > 0
+        results = few.positions * itemsize(accumulate)
+        copies = copies + where(is_cut, repeat_cycles(results, itemsize(accumulate), target), 0)
+        fits = rows + panels <= target.bytes_per_tile // LAID_OUT_SHARE
+        cycles = _amp_panels(laid_out, dtype, accumulate, target).value
+        found[is_of_use] = where(fits & (cycles < NEVER), cycles + copies, NEVER)
+    return Cycles(found, Basis.ASSUMED, SOURCE)
+
+
+def _may_band(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> np.ndarray:
+    """Return for which cells the units may work on neighbouring outputs, bool: those of one channel with several taps in a row."""
+    stream = stream_of(dtype, accumulate, target)
+    is_plain = shape.stride == shape.dilation == shape.phases == 1 and dtype == stream.dtype
+    is_single = (shape.groups == 1) & (shape.inputs == 1) & (shape.outputs == 1) & (shape.tap_columns > 1)
+    return np.asarray(is_single & bool(is_plain and stream.units and dtype in ("float16", "float32")))
+
+
+def _banded_bytes(shape: ConvShape, units: int, channels: int, size: int) -> tuple[Amount, Amount]:
+    """Return the bytes of rows that are laid out in whole blocks, and of panels."""
+    inputs = -(-(units + shape.tap_columns - 1) // channels) * channels
+    blocks = -(-shape.field.columns // units)
+    rows = shape.input_rows * ((blocks - 1) * units + inputs) * size
+    return rows, shape.tap_rows * inputs * units * size
+
+
 def laid_out_bytes(method: str, accumulate: str, extents: Extents, target: Target) -> Amount:
     """Return the bytes that a vertex lays its operands out in; 0 where it does not."""
     shape, dtype = conv_shape(extents), streamed_dtype(extents.operand_dtypes)
     found = np.zeros_like(shape.inputs)
     may_expand = _may_expand(shape, dtype, accumulate, target)
-    if method not in (AUTO, "expanded") or not may_expand.any():
+    may_band = _may_band(shape, dtype, accumulate, target)
+    if method not in (AUTO, "expanded", "banded") or not (may_expand.any() or may_band.any()):
         return found
     costs = _conv_costs(method, accumulate, extents, target)
-    number = next(i for i, cost in enumerate(costs) if cost.name == "expanded")
-    is_chosen = may_expand & (fastest(costs) == number)
+    names = np.array([cost.name for cost in costs])[fastest(costs)]
+    is_chosen = may_band & (names == "banded")
+    if is_chosen.any():
+        stream = stream_of(dtype, accumulate, target)
+        rows, panels = _banded_bytes(_only(shape, is_chosen), stream.units, stream.channels, itemsize(dtype))
+        found[is_chosen] = rows + panels
+    is_chosen = may_expand & (names == "expanded")
     if is_chosen.any():
         ways = _laid_out(_only(shape, is_chosen), dtype, accumulate, target)
         (by_row, row_bytes), (whole, whole_bytes) = ways
@@ -747,6 +807,7 @@ _COSTS: dict[str, Callable[[ConvShape, str, str, Target], Cycles]] = {
     "amp2": _amp2,
     "amp4": _amp4,
     "expanded": _expanded,
+    "banded": _banded,
     "slic": _slic,
     "hmac": _hmac,
     "outer": _outer,
