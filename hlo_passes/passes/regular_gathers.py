@@ -79,10 +79,18 @@ class RegularGathers(LocalPass):
         offsets = iter(n.offset_dims)
         windows = {axis: next(offsets) for axis in lines if axis not in n.collapsed_slice_dims}
         places = [d for d in range(result.rank) if d not in n.offset_dims]
+        crossing = _crossing(lines, table.type.shape, op.slice_sizes, set(n.collapsed_slice_dims))
+        if crossing is not None:
+            axis, lines[axis] = crossing
+            lines[axis + 1] = _Line(0, {})
         layout = self._layout(lines, windows, places, result.shape)
         if layout is None:
             return None
         x = table
+        if crossing is not None:
+            axis, (rows, columns) = crossing[0], table.type.shape[crossing[0] : crossing[0] + 2]
+            shape = (*table.type.shape[:axis], rows * columns, 1, *table.type.shape[axis + 2 :])
+            x = rewriter.emit(Reshape(shape), x)
         for axis in reversed(lines):
             x = _along(x, axis, layout.starts[axis], layout.dims[axis], rewriter)
         order = sorted(range(len(layout.numbers)), key=lambda place: layout.numbers[place])
@@ -274,6 +282,26 @@ def _diagonal(
         if abs(da) != 1 or abs(db) != 1 or not all(0 <= end < sizes[other] for end in (b, b + db * last)):
             return None
         return _Diagonal(one, other, b - a * da * db, da * db)
+    return None
+
+
+def _crossing(
+    lines: Mapping[int, _Line | None], shape: Sequence[int], sizes: Sequence[int], collapsed: set[int]
+) -> tuple[int, _Line] | None:
+    """Return the first of two neighbouring axes whose indices go together, and the line of both as one; None without such.
+
+    The diagonal of a matrix is every element so many behind the last one, of its rows one after the other.
+    """
+    for axis in range(len(shape) - 1):
+        one, other = lines[axis], lines[axis + 1]
+        if one is None or other is None or one.steps.keys().isdisjoint(other.steps):
+            continue
+        if sizes[axis] == sizes[axis + 1] == 1 and {axis, axis + 1} <= collapsed:
+            columns, steps = shape[axis + 1], dict(other.steps)
+            for k, step in one.steps.items():
+                steps[k] = steps.get(k, 0) + step * columns
+            kept = {k: step for k, step in steps.items() if step}
+            return axis, _Line(one.start * columns + other.start, kept)
     return None
 
 

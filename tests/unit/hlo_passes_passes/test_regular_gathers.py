@@ -51,6 +51,14 @@ PLANES = {
         (jnp.arange(18)[:, None] + jnp.arange(3))[None, None],
     ],
     "columns": lambda x: x[:, jnp.arange(1, 20, 2)],
+    "a diagonal": lambda x: jnp.diagonal(x),
+    "another diagonal": lambda x: jnp.diagonal(x, -5),
+    "a diagonal of planes": lambda x: jnp.diagonal(x[:, :3] * x[:, 5:8], 0, 1, 2),
+    "a diagonal from below": lambda x: x[jnp.arange(11, -1, -1), jnp.arange(3, 15)],
+    "every other of a steep one": lambda x: x[3 + jnp.arange(4), 2 + 3 * jnp.arange(4)],
+    "blocks on a diagonal": lambda x: x[
+        (3 * jnp.arange(4))[:, None] + jnp.zeros(3, int), (3 * jnp.arange(4))[:, None] + jnp.arange(3)
+    ],
     "taken": lambda x: jnp.take(x, jnp.arange(6) * 2, axis=0, mode="clip"),
     "windows by slices": lambda x: jax.vmap(lambda i: lax.dynamic_slice(x, (i, 2, 0), (4, 5, 3)))(
         2 * jnp.arange(5)
@@ -170,9 +178,9 @@ def test_signed_zeros_of_untouched_elements() -> None:
         lambda x: x[jnp.arange(20) ** 2 // 2],
         lambda x: x[frames(100, 1, 64)],
         lambda x: x[x[:5].astype(int)],
-        lambda x: x[:196].reshape(14, 14)[jnp.arange(14), jnp.arange(14)],
+        lambda x: x.reshape(10, 4, 5)[jnp.arange(5), 1, jnp.arange(5)],
     ],
-    ids=["listed", "squares", "windows of many slices", "an argument's", "a diagonal"],
+    ids=["listed", "squares", "windows of many slices", "an argument's", "a diagonal of planes apart"],
 )
 def test_others_stay(function) -> None:
     done = optimized(function, SIGNAL)
@@ -201,6 +209,27 @@ def test_random_places(data: st.DataObject) -> None:
 
     def function(x):
         return getattr(x.at[i, j], kind)(values, mode="drop", wrap_negative_indices=False)
+
+    np.testing.assert_array_equal(evaluate_module(optimized(function, x), x)[0], jax.jit(function)(x))
+
+
+@given(data=st.data())
+def test_random_pairs_of_lines(data: st.DataObject) -> None:
+    """Single elements of a matrix at two indices that each go along one or two dimensions, clipped where they leave it."""
+    sizes = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=2))
+    indices = [
+        data.draw(st.integers(0, 9))
+        + sum(
+            data.draw(st.sampled_from([0, 1, -1, 2, -3]))
+            * np.arange(size).reshape([-1 if d == k else 1 for d in range(len(sizes))])
+            for k, size in enumerate(sizes)
+        )
+        for _ in range(2)
+    ]
+    x = np.arange(220, dtype=np.int32).reshape(2, 10, 11)
+
+    def function(x):
+        return x.at[:, indices[0], indices[1]].get(mode="clip", wrap_negative_indices=False)
 
     np.testing.assert_array_equal(evaluate_module(optimized(function, x), x)[0], jax.jit(function)(x))
 
@@ -246,6 +275,9 @@ def test_engines_gradients_and_cycles() -> None:
         for one, other in zip(compiled(SIGNAL), jax.jit(both)(SIGNAL), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
     compiled.certify()
+    matrix = jax.ShapeDtypeStruct((1024, 1024), np.float32)
+    diagonal = ipuxla.jit(jnp.diagonal, target="gc200").lower(matrix).compile()
+    assert diagonal.cost_analysis()["cycles"] < 600  # 7,626 as a lookup
     signal = jax.ShapeDtypeStruct((160_000,), np.float32)
     whole = ipuxla.jit(lambda x: x[frames(998, 160, 400)], target="gc200").lower(signal).compile()
     assert whole.cost_analysis()["cycles"] < 10_000
