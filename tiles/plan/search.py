@@ -107,7 +107,7 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Drafts:
     def searched() -> list[Plan]:
         near = _near(question, found, limit)
         cycles, innermost = _closed_form(question, near, limit)
-        best = _fewest(cycles, near.cells)
+        best = _fewest(cycles, near.cells, _updated_bytes(question))
         plans: list[Plan] = []
         for row, grains, inner in zip(
             best, near.grains[best].tolist(), innermost[best].tolist(), strict=True
@@ -176,12 +176,26 @@ def _near(question: Question, cuts: _Cuts, limit: int) -> _Candidates:
     return some.at(np.flatnonzero(least * (1 - 1e-9) <= most(some, least)))  # sums are rounded
 
 
-def _fewest(cycles: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Return the numbers of the ``EXACT`` candidates with the fewest cycles, of equal ones those with the fewest cells."""
+def _fewest(cycles: np.ndarray, cells: np.ndarray, updated: int) -> np.ndarray:
+    """Return the numbers of the ``EXACT`` candidates with the fewest cycles, of equal ones those with the fewest cells.
+
+    Args:
+      cycles: of the candidates.
+      cells: of the candidates.
+      updated: bytes that lie nowhere yet and are updated where they will lie. Something will write them there, words of 64 bits
+        one after the other, so of equal candidates the one comes first whose cells, and such words of one, are fewest together.
+    """
+    order = cells + updated // 8 // np.maximum(cells, 1)
     if cycles.size <= EXACT:
-        return np.lexsort((cells, cycles))
+        return np.lexsort((order, cycles))
     near = np.flatnonzero(cycles <= np.partition(cycles, EXACT - 1)[EXACT - 1])
-    return near[np.lexsort((cells[near], cycles[near]))[:EXACT]]
+    return near[np.lexsort((order[near], cycles[near]))[:EXACT]]
+
+
+def _updated_bytes(question: Question) -> int:
+    """Return the bytes of the first operand if some of its elements are updated where it lies, and it lies nowhere yet."""
+    first = question.operands[0] if question.operands and updates_elements(question.codelet) else None
+    return 0 if first is None or first.layout is not None else math.prod(first.shape) * itemsize(first.dtype)
 
 
 def follow(form: OpForm, codelet: Codelet, k: int, operand: Operand, target: Target) -> Plan | None:
