@@ -2,12 +2,13 @@
 
 An element is the upper half of a float32, which a 32-bit register holds with zeros below it (form ``f32``), or with
 anything there as rounding leaves it (form ``high``). As in StableHLO every operation rounds its result, but for those whose
-result is one of its operands, or as short as they are.
+result is one of its operands, or as short as they are; what is one function (an activation) rounds its own alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from tiles._jax_compat import Equation
 from tiles.elements import integers
@@ -28,15 +29,25 @@ _EXACT = {
 _HALF_LESS_ONE = 0x7FFF
 
 
+class BriefContext(Context, Protocol):
+    """What is needed of the walker.
+
+    Attributes:
+      rounds: whether results are rounded: not inside of what is one function.
+    """
+
+    rounds: bool
+
+
 def concerns(eqn: Equation) -> bool:
     """Return whether an operation takes or gives bfloat16."""
     return any(atom.aval.dtype.name == BRIEF for atom in (*eqn.invars, *eqn.outvars))
 
 
 def computed(
-    ctx: Context, eqn: Equation, values: list[Value], compute: Callable[[list[Value]], list[Value]]
+    ctx: BriefContext, eqn: Equation, values: list[Value], compute: Callable[[list[Value]], list[Value]]
 ) -> list[Value]:
-    """Return the results of an operation that takes or gives bfloat16.
+    """Return the results of an operation that takes or gives bfloat16; float32 for it where nothing rounds.
 
     Args:
       ctx: the walker.
@@ -56,12 +67,22 @@ def computed(
             return compute(wide)
         if values[0].dtype == BRIEF:
             return values
-        return [_rounded(ctx, integers.convert(ctx, wide[0], "float32"))]
+        found = integers.convert(ctx, wide[0], "float32")
+        return [_rounded(ctx, found) if ctx.rounds else found]
     results = compute(wide)
+    if not ctx.rounds:
+        return results
     if name in _EXACT:
         return [_relabelled(v, BRIEF) if v.dtype == "float32" else v for v in results]
-    are_brief = [atom.aval.dtype.name == BRIEF for atom in eqn.outvars]
-    return [_rounded(ctx, v) if is_brief else v for v, is_brief in zip(results, are_brief, strict=True)]
+    return rounded_results(ctx, eqn, results)
+
+
+def rounded_results(ctx: Context, eqn: Equation, results: list[Value]) -> list[Value]:
+    """Return an operation's results, those of bfloat16 that are float32 yet rounded."""
+    are_wide = [
+        atom.aval.dtype.name == BRIEF != v.dtype for atom, v in zip(eqn.outvars, results, strict=True)
+    ]
+    return [_rounded(ctx, v) if is_wide else v for v, is_wide in zip(results, are_wide, strict=True)]
 
 
 def widened(ctx: Context, x: Value) -> Value:
@@ -82,6 +103,8 @@ def _bitcast(ctx: Context, eqn: Equation, x: Value) -> Value:
     dtype = eqn.outvars[0].aval.dtype.name
     if dtype == x.dtype:
         return x
+    if dtype != BRIEF and x.dtype == "float32":
+        x = _rounded(ctx, x)
     number = dtype if x.dtype == BRIEF else x.dtype
     if number not in ("int16", "uint16"):
         raise NoTileCode(f"no tile code for {eqn.primitive.name!r} of {x.dtype} to {dtype}")

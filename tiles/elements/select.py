@@ -30,6 +30,10 @@ _CALLS = (
 )
 
 
+ONE_FUNCTION = "one_function"
+"""Name of a call inside of which bfloat16 is not rounded: what it computes is one function, its result is."""
+
+
 @dataclass(frozen=True)
 class Equations:
     """A part of a jaxpr: its constants, operands and results, and the equations between them."""
@@ -106,8 +110,9 @@ class Walker:
         """Emit into ``emitter``; element-level values have ``lanes`` lanes."""
         self.emitter = emitter
         self.forms = Forms(emitter, lanes)
+        self.rounds = True
         self._constants: dict[tuple[str, str], Value] = {}
-        self._known: dict[tuple[str, str, tuple[int, ...]], tuple[list[Value], list[Value]]] = {}
+        self._known: dict[tuple[str, str, bool, tuple[int, ...]], tuple[list[Value], list[Value]]] = {}
 
     def level(self, *values: Value) -> int:
         """Return the level at which a function of the values is computed."""
@@ -141,10 +146,15 @@ class Walker:
         if name in _CALLS:
             inner = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
             closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, [])
+            if eqn.params.get("name") == ONE_FUNCTION and self.rounds:
+                self.rounds = False
+                results = self.run(closed.jaxpr, list(closed.consts), values)
+                self.rounds = True
+                return bfloat16.rounded_results(self, eqn, results)
             return self.run(closed.jaxpr, list(closed.consts), values)
         if not values:  # a generator's: every number is another one
             return self._computed(eqn, values)
-        key = name, repr(sorted(eqn.params.items())), tuple(map(id, values))
+        key = name, repr(sorted(eqn.params.items())), self.rounds, tuple(map(id, values))
         if key not in self._known:
             self._known[key] = (
                 self._computed(eqn, values),

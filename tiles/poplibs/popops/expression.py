@@ -12,6 +12,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -24,6 +25,7 @@ from tiles._jax_compat import (
     fori_loop,
     optimization_barrier,
 )
+from tiles.elements.select import ONE_FUNCTION
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell
 from tiles.numerics.dtypes import is_float, is_integer, to_jax
@@ -200,8 +202,13 @@ def _constant(cell: Cell, attrs: Mapping[str, Any]) -> Array:
 
 
 def _named(cell: Cell, attrs: Mapping[str, Any], *operands: Array) -> Array:
-    """Evaluate the expression that a named function stands for."""
-    return evaluate_body(attrs["body"], operands, cell)[-1]
+    """Evaluate the expression that a named function stands for; tile code is told that it is one function."""
+
+    def one_function(*operands: Array) -> Array:
+        return evaluate_body(attrs["body"], operands, cell)[-1]
+
+    assert one_function.__name__ == ONE_FUNCTION
+    return jax.jit(one_function)(*operands) if cell is ONE_ELEMENT else one_function(*operands)
 
 
 def scalar(value: Any, dtype: str) -> np.ndarray:
