@@ -195,12 +195,16 @@ A smaller one goes by price alone: a scan reads a step's inputs out of such arra
 """
 
 
+MUCH_READ = 4
+"""A table of which more than one in so many elements is read goes by price however large it is: a slice is half of an array."""
+
+
 def best(question: Question, proportion: float, held_share: float) -> Priced:
     """Return the best plan whose tiles can hold what it will bring there, if one is known.
 
     What elements are looked up in stays where it lies if it is larger than a tile's memory: cutting it otherwise would
     send all of it for the few elements that are read, and take code for all of its rows. Not so where so many are read that
-    every tile's partial result of them would take more than the share of memory.
+    every tile's partial result of them would take more than the share of memory, or that they are much of the table.
     """
     found = _search(question, proportion)
     k, form = question.codelet.looked_up, question.form
@@ -212,8 +216,10 @@ def best(question: Question, proportion: float, held_share: float) -> Priced:
     table = None if k is None else question.operands[k]
     if k is None or table is None or table.layout is None:
         return found[0]
-    layout = table.layout
-    if math.prod(table.shape) * itemsize(table.dtype) <= STAYS_FROM * question.target.bytes_per_tile:
+    layout, size = table.layout, math.prod(table.shape)
+    if size * itemsize(table.dtype) <= STAYS_FROM * question.target.bytes_per_tile:
+        return found[0]
+    if MUCH_READ * math.prod(form.result_shape()) > size:
         return found[0]
     staying = found.cheapest(lambda plan: is_resident(form, plan, k, layout), math.inf)
     limit = proportion * question.target.bytes_per_tile
