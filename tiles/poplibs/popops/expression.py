@@ -12,7 +12,6 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -23,6 +22,7 @@ from tiles._jax_compat import (
     broadcast_shapes,
     broadcasted_iota,
     fori_loop,
+    jit,
     optimization_barrier,
 )
 from tiles.elements.select import ONE_FUNCTION
@@ -208,7 +208,7 @@ def _named(cell: Cell, attrs: Mapping[str, Any], *operands: Array) -> Array:
         return evaluate_body(attrs["body"], operands, cell)[-1]
 
     assert one_function.__name__ == ONE_FUNCTION
-    return jax.jit(one_function)(*operands) if cell is ONE_ELEMENT else one_function(*operands)
+    return jit(one_function)(*operands) if cell is ONE_ELEMENT else one_function(*operands)
 
 
 def scalar(value: Any, dtype: str) -> np.ndarray:
