@@ -67,9 +67,10 @@ def exchanged(x):
 
 
 def sorted_narrow(x, y, *others):
-    """Rows of elements below a word, sorted over tiles, alone and with wider and narrower ones that follow; parts selected."""
-    wide = lax.broadcasted_iota(jnp.int32, x.shape, 0)
-    together = lax.sort([x, wide, y], num_keys=1), lax.sort([wide % 7, x, y], num_keys=1)
+    """Elements below a word sorted over tiles; a few with wider and narrower ones that follow, by one; parts selected."""
+    few, follow = x[:50], y[:50]
+    wide = lax.broadcasted_iota(jnp.int32, few.shape, 0)
+    together = lax.sort([few, wide, follow], num_keys=1), lax.sort([wide % 7, few, follow], num_keys=1)
     return jnp.sort(x), together, lax.top_k(x, 9), *(jnp.sort(z) for z in others)
 
 
@@ -99,10 +100,10 @@ def extremes(x, h, k, b):
         (exchanged, (np.where(X == X.max(), np.nan, X).reshape(-1)[:1001],), 1.0),
         (
             sorted_narrow,
-            (np.append(np.nan, H)[:301].astype("float16"), BYTES.reshape(-1)[:301]),
+            (np.append(np.nan, H)[:281].astype("float16"), BYTES.reshape(-1)[:281]),
             1.0,
         ),
-        (sorted_narrow, (BYTES.reshape(-1)[:299], H.reshape(-1)[:299], BOOLS.reshape(-1)[:300]), 1.0),
+        (sorted_narrow, (BYTES.reshape(-1)[:279], H.reshape(-1)[:279], BOOLS.reshape(-1)[:280]), 1.0),
         (selected, (np.round(X),), 1.0),
         (scans, (X, INTEGERS.reshape(-1)[:300]), 1.0),
         (extremes, (X, H, BYTES, BOOLS), 1.0),
@@ -112,7 +113,8 @@ def extremes(x, h, k, b):
 )
 def test_programs_by_their_code(f, args, share) -> None:
     """With floats as near to ``jax.jit`` as other engines; in the ring, every bit of the module's words."""
-    lowered = ipuxla.jit(f, target=TARGET).lower(*args)
+    num_tiles = 4 if f is sorted_narrow else TARGET.num_tiles  # the same codelets in fewer stages
+    lowered = ipuxla.jit(f, target=TARGET.replace(num_tiles=num_tiles)).lower(*args)
     compiled = lowered.compile(engine="tile")
     assert compiled.tile_coverage().vertices_share >= share
     check_close(compiled(*args), jax.jit(f)(*args), "engine tile")
