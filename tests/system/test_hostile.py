@@ -72,32 +72,14 @@ def test_what_a_child_process_reads_is_the_same_program():
 def test_a_child_that_ends_is_an_error(function, message):
     with pytest.raises(isolated.Ended, match=message):
         if function == "time:sleep":
-            isolated.call("tests.system.test_hostile:sleep", b"", time_limit_s=1)
-        isolated.call("tests.system.test_hostile:abort" if "abort" in function else function, b"")
+            isolated.call("tests.ending:sleep", b"", time_limit_s=1)
+        isolated.call("tests.ending:abort" if "abort" in function else function, b"")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits of processor time")
 def test_a_child_that_works_for_ever_is_ended():
     with pytest.raises(isolated.Ended, match="SIGXCPU"):
-        isolated.call("tests.system.test_hostile:work", b"", processor_limit_s=1)
-
-
-def work(_: bytes) -> bytes:
-    while True:
-        pass
-
-
-def abort(_: bytes) -> bytes:
-    import os
-
-    os.abort()
-
-
-def sleep(_: bytes) -> bytes:
-    import time
-
-    time.sleep(60)
-    return b""
+        isolated.call("tests.ending:work", b"", processor_limit_s=1)
 
 
 def _choosing(x, y):
