@@ -113,17 +113,21 @@ def _double_losses(settings: Settings, count: int) -> list[float]:
     start = job.start()[0]
     losses: list[float] = []
     with jax.enable_x64(True):
-        double = lambda tree: jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tree)  # noqa: E731
+        double = lambda tree: jax.tree.map(lambda x: np.asarray(x, np.float64), tree)  # noqa: E731
         params = double(start)
-        speed = jax.tree.map(jnp.zeros_like, params)
-        step = jax.jit(jax.value_and_grad(loss))
+        speed = jax.tree.map(np.zeros_like, params)
+
+        @jax.jit
+        def step(params, speed, images, labels):
+            value, grads = jax.value_and_grad(loss)(params, images, labels)
+            speed = jax.tree.map(lambda v, g: 0.9 * v + g, speed, grads)
+            return value, jax.tree.map(lambda p, v: p - settings.learning_rate * v, params, speed), speed
+
         for images, labels in job.schedule.batches(job.data):
-            value, grads = step(params, double(images), labels)
+            value, params, speed = step(params, speed, double(images), labels)
             losses.append(float(value))
             if len(losses) == count:
                 return losses
-            speed = jax.tree.map(lambda v, g: 0.9 * v + g, speed, grads)
-            params = jax.tree.map(lambda p, v: p - settings.learning_rate * v, params, speed)
     return losses
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -244,7 +246,6 @@ def test_random_lines(data: st.DataObject) -> None:
         step * np.arange(size).reshape([-1 if d == k else 1 for d in range(len(sizes))])
         for k, (step, size) in enumerate(zip(steps, sizes, strict=True))
     )
-    shape = jax.ShapeDtypeStruct((41, 2), np.int32)
 
     def function(x):
         def at(i):
@@ -254,12 +255,17 @@ def test_random_lines(data: st.DataObject) -> None:
             at = jax.vmap(at)
         return at(jnp.asarray(indices, jnp.int32))
 
-    x = np.arange(82, dtype=np.int32).reshape(shape.shape)
-    np.testing.assert_array_equal(evaluate_module(optimized(function, x), x)[0], jax.jit(function)(x))
+    def both(x, y):
+        return function(x), jax.grad(lambda y: jnp.sum(function(y) ** 2))(y)
 
-    back = jax.grad(lambda x: jnp.sum(function(x) ** 2))
-    x = x.astype(np.float32)
-    np.testing.assert_array_equal(evaluate_module(optimized(back, x), x)[0], jax.jit(back)(x))
+    x = np.arange(82, dtype=np.int32).reshape(41, 2)
+    first = np.where(indices < 0, indices + 41, indices)  # from the end, as NumPy's
+    rows = np.clip(first, 0, 41 - window)[..., None] + np.arange(window)
+    times = np.bincount(rows.ravel(), minlength=41)[:, None]
+    module = optimized(both, x, x.astype(np.float32))
+    got, back = jax.jit(functools.partial(evaluate_module, module))(x, x.astype(np.float32))
+    np.testing.assert_array_equal(got, x[rows])
+    np.testing.assert_array_equal(back, (2 * x * times).astype(np.float32))
 
 
 def test_engines_gradients_and_cycles() -> None:
