@@ -171,6 +171,7 @@ class ConvShape:
       stride: distance between the windows of neighbouring outputs of a row.
       dilation: distance between neighbouring taps of a row.
       phases: results of each row and column; a tap meets one of them.
+      is_filter: whether the operation has one channel on either side, a group.
     """
 
     groups: Amount
@@ -184,6 +185,7 @@ class ConvShape:
     stride: int
     dilation: int
     phases: int = 1
+    is_filter: bool = False
 
     @property
     def positions(self) -> Amount:
@@ -235,7 +237,10 @@ def _conv_shape(extents: Extents) -> ConvShape:
     arrays = np.broadcast_arrays(*(np.asarray(extents.product(dims)) for dims in parts), reached)
     groups, rows, columns, *others = arrays
     stride, dilation = (1, *roles.strides)[-1], (1, *roles.dilations)[-1]
-    return ConvShape(groups, Field(rows, columns), *others, stride=stride, dilation=dilation)
+    channels = math.prod(extents.form.dims[d].size for d in (*roles.inputs, *roles.outputs))
+    return ConvShape(
+        groups, Field(rows, columns), *others, stride=stride, dilation=dilation, is_filter=channels == 1
+    )
 
 
 def spread_shape(extents: Extents, phases: Sequence[int], taps: Sequence[int]) -> ConvShape:
@@ -658,9 +663,13 @@ def _banded(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cy
 
 
 def _may_band(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> np.ndarray:
-    """Return for which cells the units may work on neighbouring outputs, bool: those of one channel with several taps in a row."""
+    """Return for which cells the units may work on neighbouring outputs, bool: those of filters with several taps in a row.
+
+    Where there are more channels PopLibs' methods are documented, and stay what predictions rest on.
+    """
     stream = stream_of(dtype, accumulate, target)
-    is_plain = shape.stride == shape.dilation == shape.phases == 1 and dtype == stream.dtype
+    is_plain = shape.is_filter and shape.stride == shape.dilation == shape.phases == 1
+    is_plain = is_plain and dtype == stream.dtype
     is_single = (shape.groups == 1) & (shape.inputs == 1) & (shape.outputs == 1) & (shape.tap_columns > 1)
     return np.asarray(is_single & bool(is_plain and stream.units and dtype in ("float16", "float32")))
 
