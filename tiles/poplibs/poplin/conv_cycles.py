@@ -171,7 +171,7 @@ class ConvShape:
       stride: distance between the windows of neighbouring outputs of a row.
       dilation: distance between neighbouring taps of a row.
       phases: results of each row and column; a tap meets one of them.
-      is_filter: whether the operation has one channel on either side, a group.
+      is_filter: whether the operation has one channel on either side, and no groups.
     """
 
     groups: Amount
@@ -237,7 +237,7 @@ def _conv_shape(extents: Extents) -> ConvShape:
     arrays = np.broadcast_arrays(*(np.asarray(extents.product(dims)) for dims in parts), reached)
     groups, rows, columns, *others = arrays
     stride, dilation = (1, *roles.strides)[-1], (1, *roles.dilations)[-1]
-    channels = math.prod(extents.form.dims[d].size for d in (*roles.inputs, *roles.outputs))
+    channels = math.prod(extents.form.dims[d].size for d in (*roles.inputs, *roles.outputs, *roles.groups))
     return ConvShape(
         groups, Field(rows, columns), *others, stride=stride, dilation=dilation, is_filter=channels == 1
     )
@@ -665,7 +665,7 @@ def _banded(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cy
 def _may_band(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> np.ndarray:
     """Return for which cells the units may work on neighbouring outputs, bool: those of filters with several taps in a row.
 
-    Where there are more channels PopLibs' methods are documented, and stay what predictions rest on.
+    Where there are more channels, or groups, PopLibs' methods are documented, and stay what predictions rest on.
     """
     stream = stream_of(dtype, accumulate, target)
     is_plain = shape.is_filter and shape.stride == shape.dilation == shape.phases == 1
