@@ -234,7 +234,7 @@ def test_candidates_that_are_left_out_are_none_of_the_best(case, seed, limit):
 
     def best(candidates):
         cycles, innermost = _closed_form(question, candidates, limit)
-        rows = _fewest(cycles, candidates.cells)
+        rows = _fewest(cycles, candidates.cells, 0)
         return candidates.grains[rows].tolist(), innermost[rows].tolist(), cycles[rows].tolist()
 
     assert best(near) == best(every)

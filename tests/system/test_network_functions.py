@@ -40,7 +40,7 @@ CASES = [
     ("jax.nn.softmax", "bfloat16", "popnn::Softmax<bfloat16>", "popnn::SoftmaxGradient<bfloat16>"),
     ("jax.nn.log_softmax", "bfloat16", "popnn::LogSoftmax<bfloat16>", "popnn::LogSoftmaxGradient<bfloat16>"),
     ("layer norm", "float32"),
-    ("layer norm", "bfloat16", "popnn::LayerNorm<bfloat16>", "popnn::LayerNormGradient<bfloat16>"),
+    ("layer norm", "bfloat16"),  # in stages here, too: each of its functions rounds
     ("batch norm", "float32", "popnn::BatchNorm<float>", "popnn::BatchNormGradient<float>"),
 ]
 

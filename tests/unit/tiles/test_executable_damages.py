@@ -29,7 +29,7 @@ from tiles.target import Target, find_system
 def sorting(target: Target) -> Graph:
     """Sort rows that lie on many tiles, with their positions: a composite."""
     graph = Graph(target, "sorting")
-    given_ = [graph.add_input((96,), dtype) for dtype in ("float32", "int32")]
+    given_ = [graph.add_input((600,), dtype) for dtype in ("float32", "int32")]
     graph.outputs = [t.name for t in popops.sort(graph, given_)]
     return graph
 
