@@ -50,8 +50,10 @@ _SEARCH = 6.0, 1.6
 
 
 def has_records(what: Merging) -> bool:
-    """Return whether elements are ordered by one integer of a word, and equal ones by where they lie."""
+    """Return whether elements are ordered by one integer of a word, and equal ones by where they lie; arrays are of words."""
     if len(what.order.keys) != 1 or what.run != 1:
+        return False
+    if any(itemsize(dtype) > _WORD_BYTES for dtype in what.dtypes):
         return False
     return not what.has_positions or what.counts or what.ascends
 
