@@ -15,7 +15,7 @@ from tiles.elements import integers
 from tiles.elements.emitter import Emitter
 from tiles.elements.floats import Context, binary, masked_select
 from tiles.elements.tilecode import Register
-from tiles.elements.values import BRIEF, Value
+from tiles.elements.values import BFLOAT16, Value
 from tiles.errors import NoTileCode
 from tiles.numerics.accumulate import accumulate_p
 from tiles.numerics.dtypes import to_jax
@@ -29,7 +29,7 @@ _EXACT = {
 _HALF_LESS_ONE = 0x7FFF
 
 
-class BriefContext(Context, Protocol):
+class RoundingContext(Context, Protocol):
     """What is needed of the walker.
 
     Attributes:
@@ -41,11 +41,11 @@ class BriefContext(Context, Protocol):
 
 def concerns(eqn: Equation) -> bool:
     """Return whether an operation takes or gives bfloat16."""
-    return any(atom.aval.dtype.name == BRIEF for atom in (*eqn.invars, *eqn.outvars))
+    return any(atom.aval.dtype.name == BFLOAT16 for atom in (*eqn.invars, *eqn.outvars))
 
 
 def computed(
-    ctx: BriefContext, eqn: Equation, values: list[Value], compute: Callable[[list[Value]], list[Value]]
+    ctx: RoundingContext, eqn: Equation, values: list[Value], compute: Callable[[list[Value]], list[Value]]
 ) -> list[Value]:
     """Return the results of an operation that takes or gives bfloat16; float32 for it where nothing rounds.
 
@@ -63,9 +63,9 @@ def computed(
         return [_bitcast(ctx, eqn, values[0])]
     wide = [widened(ctx, v) for v in values]
     if name in _CONVERSIONS:
-        if eqn.outvars[0].aval.dtype.name != BRIEF:
+        if eqn.outvars[0].aval.dtype.name != BFLOAT16:
             return compute(wide)
-        if values[0].dtype == BRIEF:
+        if values[0].dtype == BFLOAT16:
             return values
         found = integers.convert(ctx, wide[0], "float32")
         return [_rounded(ctx, found) if ctx.rounds else found]
@@ -73,21 +73,21 @@ def computed(
     if not ctx.rounds:
         return results
     if name in _EXACT:
-        return [_relabelled(v, BRIEF) if v.dtype == "float32" else v for v in results]
+        return [_relabelled(v, BFLOAT16) if v.dtype == "float32" else v for v in results]
     return rounded_results(ctx, eqn, results)
 
 
 def rounded_results(ctx: Context, eqn: Equation, results: list[Value]) -> list[Value]:
     """Return an operation's results, those of bfloat16 that are float32 yet rounded."""
     are_wide = [
-        atom.aval.dtype.name == BRIEF != v.dtype for atom, v in zip(eqn.outvars, results, strict=True)
+        atom.aval.dtype.name == BFLOAT16 != v.dtype for atom, v in zip(eqn.outvars, results, strict=True)
     ]
     return [_rounded(ctx, v) if is_wide else v for v, is_wide in zip(results, are_wide, strict=True)]
 
 
 def widened(ctx: Context, x: Value) -> Value:
     """Return a value as float32; others as they are."""
-    if x.dtype != BRIEF:
+    if x.dtype != BFLOAT16:
         return x
     if x.constant is not None:
         return ctx.constant(x.constant, "float32")
@@ -103,13 +103,13 @@ def _bitcast(ctx: Context, eqn: Equation, x: Value) -> Value:
     dtype = eqn.outvars[0].aval.dtype.name
     if dtype == x.dtype:
         return x
-    if dtype != BRIEF and x.dtype == "float32":
+    if dtype != BFLOAT16 and x.dtype == "float32":
         x = _rounded(ctx, x)
-    number = dtype if x.dtype == BRIEF else x.dtype
+    number = dtype if x.dtype == BFLOAT16 else x.dtype
     if number not in ("int16", "uint16"):
         raise NoTileCode(f"no tile code for {eqn.primitive.name!r} of {x.dtype} to {dtype}")
-    if dtype == BRIEF:
-        return integers.lanes(ctx, BRIEF, "high", lambda e, bits: e.main("shl", bits, imms=(16,)), x)
+    if dtype == BFLOAT16:
+        return integers.lanes(ctx, BFLOAT16, "high", lambda e, bits: e.main("shl", bits, imms=(16,)), x)
     shift = "shrs" if integers.is_signed(dtype) else "shr"
     return integers.lanes(ctx, dtype, "int", lambda e, word: e.main(shift, word, imms=(16,)), widened(ctx, x))
 
@@ -120,8 +120,8 @@ def _rounded(ctx: Context, x: Value) -> Value:
     That would carry a NaN of many ones over to a zero, so that NaN are made the usual one first.
     """
     if x.constant is not None:
-        number = to_jax("float32").type(x.constant).astype(to_jax(BRIEF))
-        return ctx.constant(float(number), BRIEF)
+        number = to_jax("float32").type(x.constant).astype(to_jax(BFLOAT16))
+        return ctx.constant(float(number), BFLOAT16)
     is_number = binary(ctx, "cmpeq", x, x, to="mask32")
     x = masked_select(ctx, is_number, ctx.constant(float("nan"), "float32"), x)
 
@@ -129,4 +129,4 @@ def _rounded(ctx: Context, x: Value) -> Value:
         is_odd = e.main("and", e.main("shr", bits, imms=(16,)), imms=(1,))
         return e.main("add", e.main("add", bits, imms=(_HALF_LESS_ONE,)), is_odd)
 
-    return integers.lanes(ctx, BRIEF, "high", lane, x)
+    return integers.lanes(ctx, BFLOAT16, "high", lane, x)

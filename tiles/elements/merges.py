@@ -45,6 +45,17 @@ def emit_halvings(e: Emitter, steps: int) -> Register:
     return counter
 
 
+def emit_halving(
+    e: Emitter, low: Register, high: Register, at: Register, above: Register, before: Register
+) -> None:
+    """Emit one halving: what is searched lies at ``at`` at most if ``before`` is 1, else from ``above`` on."""
+    is_open = e.main("cmpslt", low, high)
+    is_lower = e.main("and", is_open, before)
+    is_upper = e.main("xor", is_open, is_lower)
+    e.emit("movnz", (low,), (low, above, is_upper))
+    e.emit("movnz", (high,), (high, at, is_lower))
+
+
 def with_halvings(code: TileCode, steps: int) -> TileCode:
     """Return code that was compiled for searches of one halving with another number of them: nothing else depends on it."""
     return replace(code, items=tuple(_with_halvings(item, steps) for item in code.items))
@@ -266,11 +277,7 @@ class Merges(Comparing):
         above = e.main("add", at, imms=(WORD_BYTES,))
         later = e.main("add", middle, e.main("sub", done, above))
         before = self.goes_before(self.loaded(later, ROW), self.loaded(earlier, ROW), ROW)
-        is_open = e.main("cmpslt", low, high)
-        is_lower = e.main("and", is_open, before)
-        is_upper = e.main("xor", is_open, is_lower)
-        e.emit("movnz", (low,), (low, above, is_upper))
-        e.emit("movnz", (high,), (high, at, is_lower))
+        emit_halving(e, low, high, at, above, before)
         return Loop(counter, const(self.search_steps), (self.block(e.empty(ROW)),))
 
     def _merge(
@@ -417,10 +424,6 @@ class Ends(Comparing):
             forward = self._at(first, middle, source, size, end)
             backward = self._at(first, e.main("sub", middle, done), source, size, end)
             before = self.goes_before(self.loaded(backward, ROW), self.loaded(forward, ROW), ROW)
-            is_open = e.main("cmpslt", low, high)
-            is_lower = e.main("and", is_open, before)
-            is_upper = e.main("xor", is_open, is_lower)
             above = e.main("add", middle, imms=(WORD_BYTES,))
-            e.emit("movnz", (low,), (low, above, is_upper))
-            e.emit("movnz", (high,), (high, middle, is_lower))
+            emit_halving(e, low, high, middle, above, before)
         return Loop(counter, const(self.search_steps), (self.block(e.empty(ROW)),))

@@ -20,7 +20,7 @@ import numpy as np
 from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import const
-from tiles.elements.merges import PIECES_SHIFT, ROWS, WORD_BYTES, N, emit_halvings
+from tiles.elements.merges import PIECES_SHIFT, ROWS, WORD_BYTES, N, emit_halving, emit_halvings
 from tiles.elements.tilecode import MZERO, Block, Item, Loop, Register, Repeat
 from tiles.elements.workers import emit_argument, emit_share, emit_worker, share, worker_code
 
@@ -37,7 +37,28 @@ _RECORD_WORDS = 2
 
 
 @dataclass
-class RecordMerges:
+class Records:
+    """Builds code of records.
+
+    Args:
+      emitter: takes the code.
+    """
+
+    emitter: Emitter
+    lanes = 1
+
+    def __post_init__(self) -> None:
+        """Start without arguments."""
+        self.arguments: list[str] = []
+
+    def field(self, name: str) -> Register:
+        """Return a field of the vertex' state."""
+        with self.emitter.at(CELL):
+            return emit_argument(self.emitter, self.arguments, name)
+
+
+@dataclass
+class RecordMerges(Records):
     """Builds the code that merges pairs of runs of records.
 
     The vertex' state says where records are read and written, ``in0`` and ``out0``, and in bytes, without what lies behind a
@@ -53,22 +74,16 @@ class RecordMerges:
       search_steps: halvings by which a piece finds where it begins.
     """
 
-    emitter: Emitter
     is_bounded: bool
     search_steps: int = 0
-    lanes: int = 1
-
-    def __post_init__(self) -> None:
-        """Start without arguments."""
-        self.arguments: list[str] = []
 
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""
         e, workers = self.emitter, self.emitter.isa["worker_contexts"]
         with e.at(CELL):
-            source, target = self._field("in0"), self._field("out0")
-            run, most, size = (self._field(name) for name in ("run", "most", "size"))
-            pieces, number = self._field("rows"), emit_worker(e)
+            source, target = self.field("in0"), self.field("out0")
+            run, most, size = (self.field(name) for name in ("run", "most", "size"))
+            pieces, number = self.field("rows"), emit_worker(e)
             turns = emit_share(e, pieces, number)
             end = e.main("add", source, size)
         last = e.constant("M", LAST_KEY)
@@ -77,10 +92,6 @@ class RecordMerges:
             e.emit("add", (number,), (number,), (workers,))
         row += e.empty(ROW)
         return worker_code(e, turns, share(ROWS, workers), row)
-
-    def _field(self, name: str) -> Register:
-        with self.emitter.at(CELL):
-            return emit_argument(self.emitter, self.arguments, name)
 
     def _piece(
         self,
@@ -97,7 +108,7 @@ class RecordMerges:
         with e.at(ROW):
             pair = number
             if self.search_steps:
-                pair = e.main("shr", e.main("mul", number, self._field("factor")), imms=(PIECES_SHIFT,))
+                pair = e.main("shr", e.main("mul", number, self.field("factor")), imms=(PIECES_SHIFT,))
             pitch = e.main("add", run, imms=(RECORD_BYTES,))
             first = e.main("add", source, e.main("mul", pair, e.main("shl", pitch, imms=(1,))))
             middle = e.main("min", e.main("add", first, run), end)
@@ -109,8 +120,8 @@ class RecordMerges:
             writing = e.main("add", target, e.main("mul", pair, writing))
             e.emit("st32", (), (last, e.main("add", writing, left), MZERO), (0,), stream="out0")
             if self.search_steps:
-                piece = self._field("piece")
-                done = e.main("mul", pair, self._field("pieces"))
+                piece = self.field("piece")
+                done = e.main("mul", pair, self.field("pieces"))
                 done = e.main("mul", e.main("sub", number, done), piece)
                 writing = e.main("add", writing, done)
                 left = e.main("max", e.main("min", e.main("sub", left, done), piece), imms=(0,))
@@ -151,33 +162,22 @@ class RecordMerges:
             above = e.main("add", at, imms=(RECORD_BYTES,))
             later = self._key(e.main("add", second, e.main("sub", done, above)))
             before = e.main("cmpslt", later, self._key(e.main("add", first, at)))
-            is_open = e.main("cmpslt", low, high)
-            is_lower = e.main("and", is_open, before)
-            is_upper = e.main("xor", is_open, is_lower)
-            e.emit("movnz", (low,), (low, above, is_upper))
-            e.emit("movnz", (high,), (high, at, is_lower))
+            emit_halving(e, low, high, at, above, before)
         return Loop(counter, const(self.search_steps), (_block(e.empty(ROW)),))
 
 
 @dataclass
-class Fours:
+class Fours(Records):
     """Builds the code that makes records of keys, in sorted runs of four, which workers take in turn.
 
     The vertex' state holds where keys and records lie, ``in0`` and ``out0``, and ``n``, the number of runs.
     """
 
-    emitter: Emitter
-    lanes: int = 1
-
-    def __post_init__(self) -> None:
-        """Start without arguments."""
-        self.arguments: list[str] = []
-
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""
         e, workers = self.emitter, self.emitter.isa["worker_contexts"]
         with e.at(CELL):
-            source, target, n = (emit_argument(e, self.arguments, name) for name in ("in0", "out0", "n"))
+            source, target, n = (self.field(name) for name in ("in0", "out0", "n"))
             worker = emit_worker(e)
             count = emit_share(e, n, worker)
             offset = e.main("mul", worker, imms=(RUN * WORD_BYTES,))
@@ -197,7 +197,7 @@ class Fours:
 
 
 @dataclass
-class GatheredRecords:
+class GatheredRecords(Records):
     """Builds the code that puts the words of arrays where their records lie; workers take elements in turn.
 
     The vertex' state holds the records, ``records``, for each array ``in0``, ``in1``, ... and ``out0``, ``out1``, ..., and
@@ -209,38 +209,29 @@ class GatheredRecords:
       counts: whether places are counted.
     """
 
-    emitter: Emitter
     arrays: int
     counts: bool = False
-    lanes: int = 1
-
-    def __post_init__(self) -> None:
-        """Start without arguments."""
-        self.arguments: list[str] = []
 
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""
         e, workers = self.emitter, self.emitter.isa["worker_contexts"]
         with e.at(CELL):
             worker = emit_worker(e)
-            count = emit_share(e, self._field("n"), worker)
+            count = emit_share(e, self.field("n"), worker)
             record = e.main("shl", worker, imms=(_RECORD_SHIFT,))
-            record = e.main("add", self._field("records"), record)
+            record = e.main("add", self.field("records"), record)
             ahead = e.main("shl", worker, imms=(_WORD_SHIFT,))
-            sources = [self._field(f"in{k}") for k in range(self.arrays)]
-            targets = [e.main("add", self._field(f"out{k}"), ahead) for k in range(self.arrays + self.counts)]
-            first = self._field("first") if self.counts else MZERO
+            sources = [self.field(f"in{k}") for k in range(self.arrays)]
+            targets = [e.main("add", self.field(f"out{k}"), ahead) for k in range(self.arrays + self.counts)]
+            first = self.field("first") if self.counts else MZERO
         with e.at(ELEMENT):
             emit_gather(e, record, sources, targets, first if self.counts else None, workers)
         loop: list[Item] = [Repeat(count, share(N, workers), _block(e.empty(ELEMENT)))]
         return _ended(e, loop)
 
-    def _field(self, name: str) -> Register:
-        return emit_argument(self.emitter, self.arguments, name)
-
 
 @dataclass
-class RowsInTurn:
+class RowsInTurn(Records):
     """Builds code of which each worker takes whole rows: nothing is searched, and no worker waits for others.
 
     The vertex' state holds the fields of the code for one row, and for each pointer ``NAME`` in ``NAME_row_bytes`` the bytes
@@ -251,27 +242,17 @@ class RowsInTurn:
       is_bounded: as of ``RecordMerges``.
     """
 
-    emitter: Emitter
     is_bounded: bool = False
-    lanes: int = 1
-
-    def __post_init__(self) -> None:
-        """Start without arguments."""
-        self.arguments: list[str] = []
-
-    def _field(self, name: str) -> Register:
-        with self.emitter.at(CELL):
-            return emit_argument(self.emitter, self.arguments, name)
 
     def _rows(self, names: Sequence[str], row: Callable[[list[Register]], list[Item]]) -> list[Item]:
         """Return the code of a worker's rows, given where pointers' rows begin."""
         e, workers = self.emitter, self.emitter.isa["worker_contexts"]
         with e.at(CELL):
             worker = emit_worker(e)
-            turns = emit_share(e, self._field("rows"), worker)
-            pitches = [self._field(f"{name}_row_bytes") for name in names]
+            turns = emit_share(e, self.field("rows"), worker)
+            pitches = [self.field(f"{name}_row_bytes") for name in names]
             starts = [
-                e.main("add", self._field(name), e.main("mul", worker, pitch))
+                e.main("add", self.field(name), e.main("mul", worker, pitch))
                 for name, pitch in zip(names, pitches, strict=True)
             ]
         items = row(starts)
@@ -295,7 +276,7 @@ class FoursInTurn(RowsInTurn):
         def row(starts: list[Register]) -> list[Item]:
             with e.at(ROW):
                 reading, writing = map(self._copy, starts)
-                offset, count = self._copy(MZERO), self._copy(self._field("n"))
+                offset, count = self._copy(MZERO), self._copy(self.field("n"))
             before = e.empty(ROW)
             with e.at(ELEMENT):
                 emit_four(e, reading, writing, offset, last)
@@ -316,11 +297,11 @@ class MergesInTurn(RowsInTurn):
         e, last = self.emitter, self.emitter.constant("M", LAST_KEY)
 
         def row(starts: list[Register]) -> list[Item]:
-            run, most = self._field("run"), self._field("most")
+            run, most = self.field("run"), self.field("most")
             with e.at(ROW):
                 begin, writing = map(self._copy, starts)
-                end = e.main("add", begin, self._field("size"))
-                counter = e.main("add", self._field("pairs"), imms=(-1,))
+                end = e.main("add", begin, self.field("size"))
+                counter = e.main("add", self.field("pairs"), imms=(-1,))
             before = e.empty(ROW)
             with e.at(ROW):
                 first = self._copy(begin)
@@ -355,12 +336,12 @@ class GathersInTurn(RowsInTurn):
         e = self.emitter
         sources = [f"in{k}" for k in range(self.arrays)]
         targets = [f"out{k}" for k in range(self.arrays + self.counts)]
-        first = self._field("first") if self.counts else MZERO
+        first = self.field("first") if self.counts else MZERO
 
         def row(starts: list[Register]) -> list[Item]:
             with e.at(ROW):
                 record, *moving = map(self._copy, [starts[0], *starts[1 + self.arrays :]])
-                count = self._copy(self._field("n"))
+                count = self._copy(self.field("n"))
             before = e.empty(ROW)
             with e.at(ELEMENT):
                 emit_gather(e, record, starts[1 : 1 + self.arrays], moving, first if self.counts else None, 1)

@@ -21,7 +21,7 @@ from tiles.elements.reduction import Reduction
 from tiles.elements.select import Equations, Walker
 from tiles.elements.streams import Pointer, Stream
 from tiles.elements.tilecode import Block, If, Item, Register, Repeat
-from tiles.elements.values import BRIEF, Pieces, Value
+from tiles.elements.values import BFLOAT16, Pieces, Value
 from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share, worker_code
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
@@ -39,10 +39,10 @@ def build_reduction(
     Raises:
       NoTileCode: a result of fewer than 4 bytes a row, which two workers would write into one word; a sum or product of bfloat16.
     """
-    if reduction.dtype == BRIEF and reduction.kind in ("max", "min"):
+    if reduction.dtype == BFLOAT16 and reduction.kind in ("max", "min"):
         reduction = replace(reduction, dtype="float32", result_dtype="float32")
-    if BRIEF in (reduction.dtype, reduction.result_dtype):
-        raise NoTileCode(f"a fold of {BRIEF}", expected="float32, float16, integers, booleans")
+    if BFLOAT16 in (reduction.dtype, reduction.result_dtype):
+        raise NoTileCode(f"a fold of {BFLOAT16}", expected="float32, float16, integers, booleans")
     reduction, dtypes = _as_bits(reduction, dtypes)
     if reduction.over_rows:
         return OverRows(emitter, reduction, dtypes, how)

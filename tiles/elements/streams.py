@@ -13,7 +13,7 @@ from tiles.elements.emitter import Emitter
 from tiles.elements.extents import Extent, greater
 from tiles.elements.tilecode import AZERO, MZERO, If, Register
 from tiles.elements.values import (
-    BRIEF,
+    BFLOAT16,
     LOADABLE,
     MAIN_FORMS,
     Forms,
@@ -84,7 +84,7 @@ class Stream:
         """
         if form not in LOADABLE.get(self.dtype, ()):
             raise NoTileCode(f"{self.dtype} cannot be loaded as {form}")
-        if self.dtype == BRIEF:
+        if self.dtype == BFLOAT16:
             return self._upper_halves()
         if form in MAIN_FORMS:
             name = _SUBWORD.get(self.dtype, "ld32")
@@ -217,7 +217,7 @@ class Stream:
             return (self._mask_bytes(value.forms["mask16"][0]),)
         form = _stored_form(self.dtype, value)
         pieces = forms.spread(value, form, self.lanes)
-        if self.dtype == BRIEF:
+        if self.dtype == BFLOAT16:
             return pack_upper_halves(self.emitter, form, pieces)
         if form in MAIN_FORMS and size == 2:
             return pack_halves(self.emitter, pieces, self.lanes)
@@ -283,7 +283,7 @@ class Stream:
 
 def _stored_form(dtype: str, value: Value) -> str:
     """Return the form from which a value is stored: one it has, as memory holds it."""
-    floats = {"float32": ("f32", "int"), "float16": ("f16", "int"), BRIEF: ("f32", "high", "int")}
+    floats = {"float32": ("f32", "int"), "float16": ("f16", "int"), BFLOAT16: ("f32", "high", "int")}
     wanted = {**floats, "bool": ("pred",)}.get(dtype, ("word", "int"))
     if itemsize(dtype) < 4 and dtype not in (*floats, "bool"):
         wanted = ("int",)

@@ -25,11 +25,11 @@ Pieces = tuple[Register, ...]
 WIDE = ("f32", "word", "mask32")
 HALF = ("f16", "mask16")
 MAIN_FORMS = ("int", "pred", "high")
-BRIEF = "bfloat16"
+BFLOAT16 = "bfloat16"
 LOADABLE: dict[str, tuple[str, ...]] = {
     "float32": ("f32", "int"),
     "float16": ("f16", "int"),
-    BRIEF: ("f32",),
+    BFLOAT16: ("f32",),
     "int32": ("word", "int"),
     "uint32": ("word", "int"),
     "bool": ("pred",),
@@ -70,7 +70,7 @@ def piece_count(form: str, lanes: int) -> int:
 
 def natural_form(dtype: str) -> str:
     """Return the form in which a dtype is computed."""
-    forms = {"float32": "f32", "float16": "f16", "bool": "pred", BRIEF: "f32"}
+    forms = {"float32": "f32", "float16": "f16", "bool": "pred", BFLOAT16: "f32"}
     return forms.get(dtype, "int")
 
 
@@ -159,7 +159,7 @@ def constant_word(value: Value, form: str) -> int:
         return 0xFFFFFFFF if number else 0
     if value.dtype == "bool":
         return int(number)
-    if value.dtype in ("float32", "float16", BRIEF):
+    if value.dtype in ("float32", "float16", BFLOAT16):
         word = word_of_float(float(number), "float16" if value.dtype == "float16" else "float32")
         return word & 0xFFFF if (form, value.dtype) == ("int", "float16") else word
     if is_float(to_jax(value.dtype)):
@@ -202,13 +202,18 @@ def pack_upper_halves(e: Emitter, form: str, pieces: Pieces) -> Pieces:
     """Pack the upper halves of 32-bit words, two to a word, in the order of lanes; pairs of aux registers where they fill one."""
     if form in MAIN_FORMS:
         return tuple(e.main("sort4x16hi", a, b) for a, b in zip(pieces[::2], pieces[1::2], strict=True))
+    return _joined_halves(e, "sort4x16hi", pieces)
+
+
+def _joined_halves(e: Emitter, pick: str, pieces: Pieces) -> Pieces:
+    """Return one half of each word of pairs, which ``pick`` takes, two to a word: in pairs, a single pair's in one register."""
     if len(pieces) % 2:
-        return tuple(e.op("sort4x16hi", ("A", 1), piece.part(0), piece.part(1)) for piece in pieces)
+        return tuple(e.op(pick, ("A", 1), piece.part(0), piece.part(1)) for piece in pieces)
     out: list[Register] = []
     for a, b in zip(pieces[::2], pieces[1::2], strict=True):
         pair = e.fresh("A", 2)
         for k, piece in enumerate((a, b)):
-            e.op("sort4x16hi", pair.part(k), piece.part(0), piece.part(1))
+            e.op(pick, pair.part(k), piece.part(0), piece.part(1))
         out.append(pair)
     return tuple(out)
 
@@ -261,17 +266,7 @@ def _half_mask_to_mask(e: Emitter, pieces: Pieces, lanes: int) -> Pieces:
 
 
 def _mask_to_half_mask(e: Emitter, pieces: Pieces, lanes: int) -> Pieces:
-    if lanes == 1:
-        return pieces
-    if lanes == 2:
-        return (e.op("sort4x16lo", ("A", 1), pieces[0].part(0), pieces[0].part(1)),)
-    out: list[Register] = []
-    for a, b in zip(pieces[::2], pieces[1::2], strict=True):
-        pair = e.fresh("A", 2)
-        for k, piece in enumerate((a, b)):
-            e.op("sort4x16lo", pair.part(k), piece.part(0), piece.part(1))
-        out.append(pair)
-    return tuple(out)
+    return pieces if lanes == 1 else _joined_halves(e, "sort4x16lo", pieces)
 
 
 _CONVERSIONS: dict[tuple[str, str], Callable[[Emitter, Pieces, int], Pieces]] = {

@@ -10,6 +10,7 @@ from tiles.graph import (
     REDUCTION,
     WINDOW,
     Affine,
+    Codelet,
     Dim,
     Graph,
     IndexMap,
@@ -94,7 +95,9 @@ def convolution(
     out = out_dtype or lhs.dtype
     of_spread = _product if _is_product(windows, lhs, rhs, split, plan) else _spread
     if of_spread is _product or _is_spread(windows, lhs, rhs, split, method):
-        result = of_spread(site, lhs, rhs, split, windows, out, method, plan)
+        codelet, form = of_spread(lhs, rhs, split, windows, out, method)
+        result = place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
+        result = _in_turn(site, result, lhs, rhs, split, windows)
         return reshape(site, result, split.joined(result.shape)) if groups > 1 else result
     phases = [window.num_phases for window in windows]
     order = sorted(range(len(windows)), key=lambda number: axes.out[2 + number])
@@ -264,43 +267,24 @@ def _reach(window: Window) -> tuple[int, int]:
 
 
 def _spread(
-    site: Site,
-    lhs: Tensor,
-    rhs: Tensor,
-    split: _Split,
-    windows: Seq[Window],
-    out: str,
-    method: str,
-    plan: Plan | None,
-) -> Tensor:
-    """Place the convolution of a spread array."""
-    bases = [window.base for window in windows]
-    form = _spread_form(lhs.shape, rhs.shape, split, windows)
+    lhs: Tensor, rhs: Tensor, split: _Split, windows: Seq[Window], out: str, method: str
+) -> tuple[Codelet, OpForm]:
+    """Return the codelet and the form of the convolution of a spread array."""
     by_axis = [number for _, number in sorted((axis, n) for n, axis in enumerate(split.axes.lhs[2:]))]
+    bases, taps = [window.base for window in windows], [window.taps for window in windows]
     origins = [window.low + window.base * _reach(window)[0] for window in windows]
-    of_windows = (bases, [window.taps for window in windows], origins)
-    in_turn = (tuple(given[number] for number in by_axis) for given in of_windows)
+    in_turn = (tuple(given[number] for number in by_axis) for given in (bases, taps, origins))
     codelet = spread_codelet(lhs.dtype, rhs.dtype, out, method, *in_turn)
-    result = place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
-    return _in_turn(site, result, lhs, rhs, split, windows)
+    return codelet, _spread_form(lhs.shape, rhs.shape, split, windows)
 
 
 def _product(
-    site: Site,
-    lhs: Tensor,
-    rhs: Tensor,
-    split: _Split,
-    windows: Seq[Window],
-    out: str,
-    method: str,
-    plan: Plan | None,
-) -> Tensor:
-    """Place the convolution of a spread array each of whose elements meets every tap once, as a product of matrices."""
+    lhs: Tensor, rhs: Tensor, split: _Split, windows: Seq[Window], out: str, method: str
+) -> tuple[Codelet, OpForm]:
+    """Return the codelet and the form of the product of a spread array each of whose elements meets every tap once."""
     is_image = any(window.phase_outputs > 1 for window in windows)
     codelet = matmul_codelet(lhs.dtype, rhs.dtype, out, method, may_swap=not is_image)
-    form = _product_form(lhs.shape, rhs.shape, split, windows)
-    result = place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
-    return _in_turn(site, result, lhs, rhs, split, windows)
+    return codelet, _product_form(lhs.shape, rhs.shape, split, windows)
 
 
 def _in_turn(
