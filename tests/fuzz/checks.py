@@ -207,7 +207,9 @@ def _moved(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
     words = np.ascontiguousarray(parts).view(f"u{parts.dtype.itemsize}")
     steps = rng.integers(-1, 2, words.shape)
     moved = (words.astype(np.int64) + steps).astype(words.dtype).view(parts.dtype)
-    kept = np.where((parts == 0) | ~np.isfinite(moved.astype(np.float64)), parts, moved)
+    with np.errstate(invalid="ignore"):  # the pattern after infinity is a NaN that signals
+        is_finite = np.isfinite(moved.astype(np.float64))
+    kept = np.where((parts == 0) | ~is_finite, parts, moved)
     return kept.view(array.dtype).reshape(shape)
 
 

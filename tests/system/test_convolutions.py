@@ -79,6 +79,19 @@ def test_convolutions_and_their_gradients(case, small_target):
     _check(f, _normal(*x_shape), _normal(*w_shape, seed=1), target=small_target, engines=("fast", "literal"))
 
 
+@pytest.mark.parametrize("groups", [(1, 1), (2, 1), (1, 2)])
+def test_without_spatial_dimensions(groups, small_target):
+    """A product of matrices written as a convolution, as some libraries write dense layers."""
+    feature_groups, batch_groups = groups
+    numbers = lax.ConvDimensionNumbers((0, 1), (1, 0), (1, 0))
+
+    def f(x, w):
+        return lax.conv_general_dilated(x, w, (), (), (), (), numbers, feature_groups, batch_groups)
+
+    x, w = _normal(4, 3 * feature_groups), _normal(3, 2 * feature_groups * batch_groups, seed=1)
+    _check(_with_gradients(f), x, w, target=small_target, engines=("fast", "literal"))
+
+
 def test_a_spread_array_is_convolved_phase_by_phase(small_target):
     f = functools.partial(_conv, pad=((1, 2), (1, 0)), lhs_dilation=(2, 2), stride=(1, 2))
     _check(f, _normal(1, 4, 5, 2), _normal(3, 3, 2, 3), target=small_target, engines=("fast", "vertex"))

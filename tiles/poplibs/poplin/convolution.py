@@ -227,7 +227,7 @@ def _is_spread(windows: Seq[Window], lhs: Tensor, rhs: Tensor, split: _Split, me
     whole.
     """
     return (
-        1 < max(_reach(window)[1] for window in windows) <= WHOLE_TAPS
+        1 < max((_reach(window)[1] for window in windows), default=1) <= WHOLE_TAPS
         and _is_spread_alone(windows, lhs, rhs, split)
         and method in ("auto", *SPREAD_METHODS)
         and all(_reach(window)[1] > 0 for window in windows)
