@@ -599,9 +599,14 @@ def _finished(
     longest: int | None = None,
 ) -> TileCode:
     """Return a nest's code, scheduled and on physical registers."""
-    scratch = nest.emitter.scratch_bytes
     items, registers, scratch = assigned(
-        unscheduled, isa, arrangement.separate, scratch, name, most_spilled, longest
+        tuple(unscheduled),
+        isa,
+        arrangement.separate,
+        nest.emitter.scratch_bytes,
+        name,
+        most_spilled,
+        longest,
     )
     stages = max((item.stages for item in walk(items) if isinstance(item, Repeat)), default=1)
     return TileCode(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
 
 from tiles.elements.isa import InstructionSet
@@ -36,6 +37,8 @@ _WINDOWS = (0, 1 << 20, 8, 1)
 _WINDOWS_AFTER_SPILLING = (1,)
 _FEW = 5
 """One access in so many bundles is few."""
+_KEPT = 16
+"""Codes of which it is known how registers were assigned: those of one function for arrays aligned in many ways."""
 _HOPELESS = 3
 """Groups without a register from which on no order but that of the source is worth a try."""
 
@@ -44,15 +47,19 @@ class TooLong(Exception):
     """The body of a hardware loop becomes longer than one may be, by what is spilled."""
 
 
+Assigned = tuple[tuple[Item, ...], tuple[int, int], int]
+"""Scheduled code on physical registers, the registers used, and the bytes of scratch memory."""
+
+
 def assigned(
-    items: Sequence[Item],
+    items: tuple[Item, ...],
     isa: InstructionSet,
     pace: bool,
     scratch_bytes: int,
     what: str,
     most: int = 0,
     longest: int | None = None,
-) -> tuple[tuple[Item, ...], tuple[int, int], int]:
+) -> Assigned:
     """Return scheduled code on physical registers, the registers used, and the bytes of scratch memory.
 
     Code that needs too many registers is tried without overlap of iterations, then closer to the order of its
@@ -64,7 +71,28 @@ def assigned(
       TooLong: with what is spilled, a hardware loop's body has more than ``longest`` instructions of one slot. Nearly all
         of them stay, so that it would be too long in the end, too.
     """
-    current, known, groups = tuple(items), Schedules(isa), Groups()
+    found = _assigned(items, isa, pace, scratch_bytes, most, longest)
+    if found is None:
+        raise TooLong
+    if isinstance(found, str):
+        raise out_of_registers(found, what)
+    return found
+
+
+@lru_cache(maxsize=_KEPT)
+def _assigned(
+    items: tuple[Item, ...],
+    isa: InstructionSet,
+    pace: bool,
+    scratch_bytes: int,
+    most: int,
+    longest: int | None,
+) -> Assigned | str | None:
+    """Return ``assigned``; the file of which there are too few registers, or None where a body becomes too long.
+
+    Kept for the next ones: where arrays are aligned otherwise, code may be the same, and nine tenths of the time are here.
+    """
+    current, known, groups = items, Schedules(isa), Groups()
     possible: set[Name] = set()
     fewest, stalled = 1 << 30, 0
     for round_ in range(_MAX_ROUNDS):
@@ -88,22 +116,22 @@ def assigned(
         stalled = 0 if pressure.groups < fewest else stalled + 1
         fewest = min(fewest, pressure.groups)
         if (most and pressure.groups > most) or (stalled >= _STUCK and possible.isdisjoint(pressure.names)):
-            raise out_of_registers(pressure.file, what)
+            return pressure.file
         chosen: dict[Name, None] = {}
         for candidates in pressure.candidates():
             others = (n for n in candidates if n in possible and n not in chosen)
             chosen |= dict.fromkeys(tuple(islice(others, 1 << stalled // _PATIENCE)))
         if not chosen:
-            raise out_of_registers(pressure.file, what)
+            return pressure.file
         if not pressure.names.isdisjoint(chosen):
             fewest = 1 << 30  # what goes without next are its reloads, which is another matter
         spill = Spill(current, tuple(chosen), scratch_bytes)
         current = tuple(spill.items(current))
         if longest is not None and _longest_body(current) > longest:
-            raise TooLong
+            return None
         possible -= chosen.keys()
         scratch_bytes = spill.end_bytes
-    raise out_of_registers("A", what)
+    return "A"
 
 
 def _longest_body(items: Sequence[Item]) -> int:

@@ -29,13 +29,17 @@ def trace(f: Callable, dtypes: Sequence[str], shape: tuple[int, ...] = ()) -> An
 
 
 def compiled(
-    f: Callable, dtypes: Sequence[str], isa: InstructionSet, how: Arrangement | None = None
+    f: Callable,
+    dtypes: Sequence[str],
+    isa: InstructionSet,
+    how: Arrangement | None = None,
+    name: str = "cell",
 ) -> TileCode:
     """Compile a function of scalars, and check every instruction of it."""
     jaxpr = trace(f, dtypes)
     results = tuple(a.dtype.name for a in jaxpr.out_avals)
     how = how or contiguous(len(dtypes), len(results))
-    code = compile_cell(jaxpr, (tuple(dtypes), results), how, isa)
+    code = compile_cell(jaxpr, (tuple(dtypes), results), how, isa, name)
     verify(code, isa)
     return code
 

@@ -448,8 +448,21 @@ def test_what_is_kept_of_blocks_changes_no_code(monkeypatch) -> None:
     monkeypatch.setattr(
         spill, "allocated", lambda items, isa, _groups, _most: registers.allocated(items, isa)
     )
+    spill._assigned.cache_clear()
     assert compiled(crowded, [H], MK2) == kept
     assert len(rounds) > 4
+
+
+def test_registers_of_the_same_code_are_assigned_once_whatever_it_is_called() -> None:
+    spill._assigned.cache_clear()
+    made = [compiled(lambda a, b: jnp.tanh(a) * b + a, [F, F], MK2, name=name) for name in ("one", "two")]
+    assert spill._assigned.cache_info().hits == spill._assigned.cache_info().misses > 0
+    assert dataclasses.replace(made[0], name="two") == made[1]
+    one = dataclasses.replace(MK2.figures["aux_registers"], value=1)
+    few = dataclasses.replace(MK2, name="few", figures={**MK2.figures, "aux_registers": one})
+    for name in ("one", "two"):
+        with pytest.raises(OutOfRegisters, match=name):
+            compiled(lambda a, b: a * b + a, [F, F], few, name=name)
 
 
 def test_code_is_given_up_early_only_where_more_groups_go_without_registers(monkeypatch) -> None:
@@ -474,6 +487,7 @@ def test_code_is_given_up_early_only_where_more_groups_go_without_registers(monk
         return done
 
     monkeypatch.setattr(spill, "allocated", both)
+    spill._assigned.cache_clear()
     compiled(crowded, [H], MK2)
     assert gave_up
 
@@ -489,6 +503,7 @@ def test_blocks_wait_for_the_same_in_depth_first_order(monkeypatch) -> None:
     monkeypatch.setattr(
         schedule.Schedules, "_graph", lambda self, code, _: noted(code, MK2, True, needs_of(code))
     )
+    spill._assigned.cache_clear()
     compiled(crowded, [H], MK2)
     assert max(map(len, blocks)) > 80
     for code in blocks:
@@ -545,9 +560,11 @@ def test_a_loop_that_spilling_makes_too_long_is_known_before_all_is_spilled(
 
     how = Arrangement((Access(alignment_bytes=4),) * 2 + (Access(),), (Access(),))
     monkeypatch.setattr(spill, "allocated", counted)
+    spill._assigned.cache_clear()
     code = compiled(mixed, ["uint32", "uint32", F], MK2, how)
     few = len(rounds)
     monkeypatch.setattr(spill, "_longest_body", lambda _: 0)
+    spill._assigned.cache_clear()
     whole = compiled(mixed, ["uint32", "uint32", F], MK2, how)
     assert few < len(rounds) - few
     assert as_text(code, MK2) == as_text(whole, MK2)
