@@ -23,6 +23,8 @@ def share_contexts() -> None:
     of_thread = threading.local()
 
     def shared() -> Any:
+        if mlir.ir.Context.current is not None:  # what is copied there would land in the module around
+            return made()
         served = getattr(of_thread, "served", 0)
         if served % MODULES == 0:
             of_thread.context = made()

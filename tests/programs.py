@@ -106,6 +106,7 @@ def random_programs(
     others: Sequence[str] = ("int32", "bool"),
     tries: int = 1,
     further: Sequence[Maker] = (),
+    most_of_argument: float = math.inf,
 ) -> RandomProgram:
     """Draw a program.
 
@@ -120,9 +121,12 @@ def random_programs(
       others: other types to use.
       tries: how often each step is drawn anew, on the average, where it was left out.
       further: makers besides those in ``STEPS``.
+      most_of_argument: elements of an argument, at most.
     """
     makers = [*(maker for name, maker in STEPS.items() if name not in exclude), *further]
-    arguments = tuple(_draw_type(draw, floats, sizes, others) for _ in range(draw(st.integers(1, 3))))
+    arguments = tuple(
+        _draw_type(draw, floats, sizes, others, most_of_argument) for _ in range(draw(st.integers(1, 3)))
+    )
     types: list[Any] = list(arguments)
     steps: list[Step] = []
     wanted = draw(st.integers(min(min_steps, max_steps), max_steps))
@@ -152,10 +156,13 @@ def random_program(draw: Draw, **options: Any) -> tuple[Function, tuple[jax.Shap
 
 
 def _draw_type(
-    draw: Draw, floats: Sequence[str], sizes: Sequence[int], others: Sequence[str]
+    draw: Draw, floats: Sequence[str], sizes: Sequence[int], others: Sequence[str], most: float
 ) -> jax.ShapeDtypeStruct:
     rank = draw(st.sampled_from([2, 2, 1, 3, 0]))
-    shape = tuple(draw(st.sampled_from(sizes)) for _ in range(rank))
+    shape: tuple[int, ...] = ()
+    for _ in range(rank):
+        fitting = [n for n in sizes if n * math.prod(shape) <= most]
+        shape = (*shape, draw(st.sampled_from(fitting)))
     dtype = draw(st.sampled_from([*floats, *floats, *others]))
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
 

@@ -17,7 +17,7 @@ from typing import Any
 from tests.fuzz import record
 from tests.fuzz.kinds import CHUNK, Chunk, run_chunk, written
 
-KINDS = ("programs", "control", "programs", "unusual", "executables", "modules")
+KINDS = ("programs", "control", "programs", "unusual", "large", "executables", "modules")
 """In turn; programs are drawn twice as often as the others."""
 
 

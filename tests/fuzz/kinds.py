@@ -24,7 +24,7 @@ from ipuxla.errors import InternalError, IpuError
 from tests.control_programs import control_programs
 from tests.draws import forget_constants_of_modules
 from tests.further_steps import FURTHER
-from tests.fuzz.checks import check_program, described
+from tests.fuzz.checks import ENGINES, check_program, described
 from tests.fuzz.together import collect_seldom, take_little_scratch
 from tests.hostile import executables, modules
 from tests.programs import ALL_FLOATS, ALL_TYPES, random_programs, with_smooth_results
@@ -60,6 +60,26 @@ PROGRAMS = random_programs(
     tries=3,
     further=FURTHER,
 )
+LARGE_SIZES = (1000, 64, 3, 512, 1472, 128, 7, 2048, 37, 256, 1, 4096, 16)
+MOST_LARGE = 1 << 18
+"""Elements of an array of a large program, at most."""
+LARGE = random_programs(
+    16,
+    ALL_TYPES,
+    sizes=LARGE_SIZES,
+    max_elements=MOST_LARGE,
+    min_steps=6,
+    others=("int32", "bool"),
+    tries=3,
+    further=FURTHER,
+    most_of_argument=MOST_LARGE,
+)
+WHOLE = st.builds(
+    lambda name, num_tiles: Target.named(name).replace(**({"num_tiles": num_tiles} if num_tiles else {})),
+    st.sampled_from(["gc200", "gc2", "bow"]),
+    st.sampled_from([0, 0, 0, 1000, 368]),
+)
+"""Machines with all of their tiles, or many."""
 CONTROL = control_programs(floats=("float32", *(name for name in ALL_FLOATS if name != "float64")))
 
 
@@ -83,7 +103,7 @@ class Chunk(NamedTuple):
     Args:
       tried: by what they are, how many examples passed: ``programs``, and so many of them ``long`` (of ``FEWEST`` operations or
         more), ``on all`` engines, and ``in floats`` (compared with XLA), too; their ``vertices``, and those that engine ``tile``
-        ran ``by code``; ``control``, ``unusual``, ``modules``, ``executables``.
+        ran ``by code``; ``control``, ``unusual``, ``large``, ``modules``, ``executables``.
       refused: by the line of a named error, how many programs it refused.
       found: failures.
     """
@@ -124,7 +144,13 @@ def run_chunk(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool = False
 
 
 def _programs(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool, size: int) -> Chunk:
-    programs: Any = {"programs": PROGRAMS, "control": CONTROL, "unusual": unusual_programs()}[kind]
+    programs: Any = {
+        "programs": PROGRAMS,
+        "control": CONTROL,
+        "unusual": unusual_programs(),
+        "large": LARGE,
+    }[kind]
+    is_large = kind == "large"
     last: dict[str, Any] = {}
     refused: dict[str, int] = {}
     tried: collections.Counter[str] = collections.Counter()
@@ -142,25 +168,25 @@ def _programs(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool, size: 
         print_blob=False,
         verbosity=hypothesis.Verbosity.quiet,
     )
-    @given(programs, TARGETS, PLANS, st.integers(0, 2**16))
+    @given(programs, WHOLE if is_large else TARGETS, st.none() if is_large else PLANS, st.integers(0, 2**16))
     def check(program: Any, target: Target, plan_seed: int | None, data_seed: int) -> None:
-        smooth: tuple[int, ...] = ()
-        if kind == "programs":
-            program, smooth = with_smooth_results(program)
+        is_smooth = kind in ("programs", "large")
+        program, smooth = with_smooth_results(program) if is_smooth else (program, ())
         lowered = jax.jit(program.function, keep_unused=True).lower(*program.arguments)
         if (
-            kind != "programs"
+            not is_smooth
         ):  # of decisions that follow an operand's last bit, ``check_program`` finds most itself
             smooth = tuple(range(len(jax.tree.leaves(lowered.out_info))))
         text, arrays = lowered.as_text(), program.arrays(data_seed)
         apart = zlib.crc32(text.encode()) % APART == 0
-        last["parts"] = text, arrays, target, plan_seed, smooth, apart
+        engines = ("fast",) if is_large else ENGINES
+        last["parts"] = text, arrays, target, plan_seed, smooth, apart, engines
         last["program"] = program
         signal.setitimer(signal.ITIMER_VIRTUAL, SLOW_S)
         try:
             checked = check_program(*last["parts"])
             tried[kind] += 1
-            if kind != "unusual":
+            if kind not in ("unusual", "large"):
                 tried["in floats"] += checked.with_xla > 0
                 tried["on all"] += checked.on_all
                 tried["long"] += kind == "programs" and len(program.steps) >= FEWEST

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 RESULTS = pathlib.Path(__file__).parent / "results.md"
 ROOT = pathlib.Path(__file__).parents[2]
 COUNTS = (
-    "programs", "long", "in floats", "control", "on all", "vertices", "by code", "unusual", "modules", "executables", "refused", "found",
+    "programs", "long", "in floats", "control", "on all", "vertices", "by code", "unusual", "large", "modules", "executables",
+    "refused", "found",
 )  # fmt: skip
 COLUMNS = ("date", "commit", "seed", "minutes", *COUNTS)
 HEAD = """# What drawing without end has tried
@@ -24,6 +25,8 @@ HEAD = """# What drawing without end has tried
   to run.
 - vertices: of those on all; by code: those of them that engine tile ran by their tile code, the rest by their meaning.
 - unusual: programs of one rare operation each (`tests/unusual_programs.py`), in both arithmetics on all engines; in no column before.
+- large: programs of arrays of up to 262,144 elements on machines of 368 to 1,472 tiles, certified, and run on engine fast beside
+  the module and XLA where they fit; in no column before.
 - modules, executables: changed at random, and read.
 - refused: programs by a named error. Found: failures, told in docs/reliability.md; a run ends its chunk of programs at the first.
 

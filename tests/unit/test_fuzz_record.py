@@ -18,10 +18,10 @@ def test_runs_add_up(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) ->
     record.add("2026-11-22", "0123abc", 7, 12.4, {"programs": 1000, "long": 990, "on all": 999, "found": 1})
     first = record.rows()
     record.add("2026-11-23", "?", 8, 30, {"programs": 60, "modules": 50, "refused": 2})
-    assert record.rows() == [*first, ("2026-11-23", "?", "8", "30", *"60 0 0 0 0 0 0 0 50 0 2 0".split())]
+    assert record.rows() == [*first, ("2026-11-23", "?", "8", "30", *"60 0 0 0 0 0 0 0 0 50 0 2 0".split())]
     last = record.RESULTS.read_text(encoding="utf-8").splitlines()[-1]
     assert [cell.strip() for cell in last.strip("|").split("|")] == [
-        "all", "", "", "42", "1,060", "990", "0", "0", "999", "0", "0", "0", "50", "0", "2", "1",
+        "all", "", "", "42", "1,060", "990", "0", "0", "999", "0", "0", "0", "0", "50", "0", "2", "1",
     ]  # fmt: skip
 
 
