@@ -96,7 +96,7 @@ def _narrow(type_: Any, name: str) -> str:
 
 
 def _moderate(x: Any) -> Any:
-    return jnp.clip(_finite(x), -1e6, 1e6)
+    return jnp.clip(_finite(x), -100, 100)
 
 
 def _axis(draw: Draw, type_: Any) -> int:

@@ -31,6 +31,7 @@ from hlo_passes.passes.inline import Flatten, Inline, inline_where
 from hlo_passes.passes.join_collectives import JoinCollectives
 from hlo_passes.passes.join_rolls import JoinRolls
 from hlo_passes.passes.long_slices import LongSlices
+from hlo_passes.passes.masked_diagonals import MaskedDiagonals
 from hlo_passes.passes.multi_output import MultiOutputFusion
 from hlo_passes.passes.outline import Outline
 from hlo_passes.passes.pipeline import (
@@ -83,6 +84,7 @@ __all__ = [
     "LegalizeComplex",
     "LiveRange",
     "LongSlices",
+    "MaskedDiagonals",
     "MultiOutputFusion",
     "NoFixpoint",
     "NotAffine",

@@ -65,7 +65,9 @@ MOST_LARGE = 1 << 18
 """Elements of an array of a large program, at most."""
 LARGE = random_programs(
     16,
-    ALL_TYPES,
+    [
+        name for name in ALL_TYPES if not name.startswith("float8")
+    ],  # sums of so many overflow in one order, not in another
     sizes=LARGE_SIZES,
     max_elements=MOST_LARGE,
     min_steps=6,
