@@ -277,8 +277,8 @@ def _reducing(draw: Draw) -> Made:
         name = draw(st.sampled_from(["sum", "prod"]))
     else:
         name = draw(st.sampled_from(["sum", "max", "min", "prod"]))
-    if x.dtype.name.startswith("float8") and name in ("sum", "prod"):
-        name = "max"
+    if x.dtype.name.startswith(("float8", "int4", "uint4")) and name in ("sum", "prod"):
+        name = "max"  # JAX (0.10.2) takes no sum of integers of 4 bits
     start = {"max": {"initial": 0}, "min": {"initial": 0}}.get(name, {})
     return f"{name}{axes}", lambda a: getattr(jnp, name)(a, axis=axes, **start), (x,)
 
