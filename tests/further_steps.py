@@ -356,9 +356,9 @@ def _mapped(draw: Draw, type_: Any) -> Named:
     return f"vmap_{name}", jax.vmap(functions[name])
 
 
-@_alone(lambda t: _wide_float(t) and len(t.shape) == 2)
+@_alone(lambda t: _wide_float(t) and len(t.shape) == 2 and t.shape[0] <= 64)
 def _factored(draw: Draw, type_: Any) -> Named:
-    """Factors and solutions of a positive definite matrix."""
+    """Factors and solutions of a positive definite matrix; of a large one they take minutes in the ring."""
 
     def definite(x: Any) -> Any:
         x = jnp.tanh(x)
