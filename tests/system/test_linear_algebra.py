@@ -14,6 +14,7 @@ from jax import lax
 
 import ipuxla
 from ipuxla.errors import UnsupportedPrimitive
+from ipuxla.frontend import decompositions
 from ipuxla.testing import check_engines
 from tiles.engine import coverage_of
 from tiles.numerics.tolerance import check_close
@@ -110,6 +111,20 @@ def test_lu_of_what_one_tile_factors(small_target):
     compiled = check_engines(lax.linalg.lu, small_target, a)
     coverage = coverage_of(compiled.executable, "ring")
     assert coverage.codelets["poplin::Lu<float>"].by_code == coverage.codelets["poplin::Lu<float>"].vertices
+
+
+def test_lu_by_blocks(small_target):
+    """On every engine: three blocks, the last one of one column; of a matrix that is not square, too."""
+    for shape in ((7, 7), (9, 7)):
+        a = RNG.standard_normal(shape).astype(np.float32)
+        check_engines(functools.partial(decompositions.lu_by_blocks, block=3), small_target, a)
+
+
+def test_a_large_lu_takes_few_cycles(gc200):
+    """By columns, each of which goes over the whole matrix, 11.2 million."""
+    a = jax.ShapeDtypeStruct((512, 512), np.float32)
+    compiled = ipuxla.jit(lax.linalg.lu, target=gc200).lower(a).compile()
+    assert compiled.cost_analysis()["cycles"] < 8_000_000
 
 
 def test_qr_of_what_one_tile_factors(small_target):

@@ -52,6 +52,47 @@ def test_lu_of_a_singular_matrix_leaves_the_zero_pivot():
         _close(got, expected)
 
 
+lu_by_blocks = jax.jit(decompositions.lu_by_blocks, static_argnums=1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "block"), [((7, 7), 3), ((6, 6), 6), ((13, 5), 2), ((5, 13), 8), ((4, 6), 1)]
+)
+def test_lu_by_blocks_is_lapacks(shape, block):
+    """Of sizes that blocks divide and do not; columns of zeros, ties, and more columns or rows than pivots."""
+    random = _random(*shape)
+    singular, ties = random.copy(), np.sign(random)
+    singular[:, ::3] = 0
+    for a in (random, singular, ties, np.zeros_like(random)):
+        for got, expected in zip(lu_by_blocks(a, block), jax.lax.linalg.lu(a), strict=True):
+            assert got.shape == expected.shape and got.dtype == expected.dtype
+            _close(got, expected, 10)
+
+
+def test_lu_by_blocks_of_complex_numbers():
+    a = _random(5, 4) + 1j * _random(5, 4)
+    for got, expected in zip(lu_by_blocks(a, 3), jax.lax.linalg.lu(a), strict=True):
+        _close(got, expected, 10)
+
+
+def test_nan_lies_where_it_does_by_columns():
+    a = _random(9, 8)
+    a[7, 4] = np.nan
+    for got, expected in zip(lu_by_blocks(a, 3), decompositions.lu_by_columns(jnp.asarray(a)), strict=True):
+        _close(got, expected, 10)
+
+
+def test_single_large_matrices_are_factored_by_blocks(monkeypatch):
+    n, taken = decompositions.BLOCKED_FROM, []
+    by_blocks = decompositions.lu_by_blocks
+    monkeypatch.setattr(decompositions, "lu_by_blocks", lambda a: taken.append(a.shape) or by_blocks(a))
+    for shape in ((n, n), (1, 1, n, n + 3), (n + 5, n), (2, n, n), (n - 1, n)):
+        a = jax.ShapeDtypeStruct(shape, np.float32)
+        found, expected = (jax.eval_shape(f, a) for f in (decompositions.lu, jax.lax.linalg.lu))
+        assert tuple(found) == tuple(expected)
+    assert taken == [(n, n), (n, n + 3), (n + 5, n)]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("scale", [1.0, 1e-25, 1e25])
 def test_qr_has_lapacks_signs(shape, scale):
