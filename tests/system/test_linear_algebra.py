@@ -113,11 +113,11 @@ def test_lu_of_what_one_tile_factors(small_target):
     assert coverage.codelets["poplin::Lu<float>"].by_code == coverage.codelets["poplin::Lu<float>"].vertices
 
 
-def test_lu_by_blocks(small_target):
-    """On every engine: three blocks, the last one of one column; of a matrix that is not square, too."""
-    for shape in ((7, 7), (9, 7)):
-        a = RNG.standard_normal(shape).astype(np.float32)
-        check_engines(functools.partial(decompositions.lu_by_blocks, block=3), small_target, a)
+@pytest.mark.parametrize("factors", [decompositions.lu_by_blocks, decompositions.reflected_by_blocks])
+def test_factors_by_blocks(factors, small_target):
+    """On every engine: three blocks, the last one of one column."""
+    a = RNG.standard_normal((9, 7)).astype(np.float32)
+    check_engines(functools.partial(factors, block=3), small_target, a)
 
 
 def test_a_large_lu_takes_few_cycles(gc200):
@@ -125,6 +125,13 @@ def test_a_large_lu_takes_few_cycles(gc200):
     a = jax.ShapeDtypeStruct((512, 512), np.float32)
     compiled = ipuxla.jit(lax.linalg.lu, target=gc200).lower(a).compile()
     assert compiled.cost_analysis()["cycles"] < 8_000_000
+
+
+def test_a_large_qr_takes_few_cycles(gc200):
+    """By columns 17.3 million."""
+    a = jax.ShapeDtypeStruct((1024, 1024), np.float32)
+    compiled = ipuxla.jit(lambda a: jnp.linalg.qr(a, mode="raw"), target=gc200).lower(a).compile()
+    assert compiled.cost_analysis()["cycles"] < 12_000_000
 
 
 def test_qr_of_what_one_tile_factors(small_target):

@@ -82,6 +82,22 @@ def test_nan_lies_where_it_does_by_columns():
         _close(got, expected, 10)
 
 
+@pytest.mark.parametrize(
+    ("shape", "block"), [((7, 7), 3), ((6, 6), 6), ((13, 5), 2), ((5, 13), 8), ((4, 6), 1)]
+)
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_columns_are_reflected_by_blocks_as_one_by_one(shape, block, is_complex):
+    a = _random(*shape) + 1j * _random(*shape) if is_complex else _random(*shape)
+    singular = a.copy()
+    singular[:, ::3] = 0
+    by_blocks = jax.jit(decompositions.reflected_by_blocks, static_argnums=1)
+    by_columns = jax.jit(decompositions.reflected_by_columns)
+    for x in (a, singular):
+        for got, expected in zip(by_blocks(x, block), by_columns(x), strict=True):
+            assert got.shape == expected.shape and got.dtype == expected.dtype
+            _close(got, expected, 10)
+
+
 def test_single_large_matrices_are_factored_by_blocks(monkeypatch):
     n, taken = decompositions.BLOCKED_FROM, []
     by_blocks = decompositions.lu_by_blocks
@@ -91,6 +107,15 @@ def test_single_large_matrices_are_factored_by_blocks(monkeypatch):
         found, expected = (jax.eval_shape(f, a) for f in (decompositions.lu, jax.lax.linalg.lu))
         assert tuple(found) == tuple(expected)
     assert taken == [(n, n), (n, n + 3), (n + 5, n)]
+    n = decompositions.REFLECTED_BY_BLOCKS_FROM
+    by_reflections = decompositions.reflected_by_blocks
+    monkeypatch.setattr(
+        decompositions, "reflected_by_blocks", lambda a: taken.append(a.shape) or by_reflections(a)
+    )
+    for shape in ((n, n), (1, n, n + 3), (2, n, n), (n - 1, n)):
+        found = jax.eval_shape(decompositions.geqrf, jax.ShapeDtypeStruct(shape, np.float32))
+        assert [x.shape for x in found] == [shape, (*shape[:-2], min(shape[-2:]))]
+    assert taken[3:] == [(n, n), (n, n + 3)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
