@@ -69,8 +69,8 @@ by prices of both on a gc200. LU takes 0.86 million cycles or 0.88 at 80 rows, 1
 
 
 BLOCKED_FROM = 192
-"""Columns from which on one matrix is factored by blocks: 160 take 2.08 million cycles of a gc200 by columns and 2.03 by blocks, 256 take
-4.33 or 3.18, 1,024 take 43.0 or 15.7. Of four matrices of 256 columns 6.0 or 8.7."""
+"""Columns from which on one matrix is factored by blocks: 160 take 2.08 million cycles of a gc200 by columns and 2.04 by blocks, 256 take
+4.33 or 3.20, 1,024 take 43.0 or 15.8. Of four matrices of 256 columns 6.0 or 8.7."""
 BLOCK = 32
 """Columns of a block; 16 and 24 take as long."""
 
@@ -262,8 +262,8 @@ def reflected_by_columns(a: Array) -> list[Array]:
 
 
 REFLECTED_BY_BLOCKS_FROM = 384
-"""Columns from which on columns of one matrix are reflected by blocks: 256 take 2.26 million cycles of a gc200 by columns and 2.08 by
-blocks, 512 take 5.38 or 4.66, 1,024 take 17.3 or 10.1."""
+"""Columns from which on columns of one matrix are reflected by blocks: 256 take 2.26 million cycles of a gc200 by columns and 2.07 by
+blocks, 512 take 5.38 or 4.56, 1,024 take 17.3 or 9.75."""
 
 
 def reflected_by_blocks(a: Array, block: int = BLOCK) -> list[Array]:
