@@ -24,7 +24,6 @@ import jax
 import numpy as np
 import pytest
 
-from tests.contexts import share_contexts
 from tests.draws import forget_constants_of_modules
 from tiles.target import Target
 
@@ -36,7 +35,6 @@ GROUPS = {"unit": "unit + golden", "golden": "unit + golden"}
 
 
 forget_constants_of_modules()
-share_contexts()
 
 # How many examples property tests draw is said here alone; ``budgets`` says which share of it a test takes.
 # "dev" is deterministic: a failure on one machine is a failure on all. The others draw from the seed of this run.

@@ -59,7 +59,7 @@ def _summed(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     if len(instruction.operands) != 2 or simple_combiner(body) != "add":
         return None
     masked, initial = instruction.operands
-    if masked.type.dtype != instruction.result.type.dtype:
+    if masked.type.dtype != instruction.result.type.dtype or masked.type.is_complex:
         return None
     if not is_element(splat_element(initial, rewriter), 0):
         return None

@@ -113,6 +113,14 @@ def test_what_stays(name):
     check(STAY[name], SQUARE, is_cut=False)
 
 
+def test_complex_numbers_are_left_to_their_parts():
+    """The pass that makes pairs of them runs before; alone, this one leaves them."""
+    x = (SQUARE[2:, 2:] * (1 + 2j)).astype(np.complex64)
+    check(jnp.trace, x, is_cut=False)
+    text = print_module(optimize(imported(lambda x: jnp.trace(x).real, x)))
+    assert "stablehlo.slice" in text and "stablehlo.select" not in text
+
+
 def test_axes_that_are_no_neighbours_and_sums_along_others_stay():
     check(lambda x: jnp.einsum("iji->j", x), whole_numbers((40, 3, 40)), is_cut=False)
     check(
