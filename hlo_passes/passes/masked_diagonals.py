@@ -185,10 +185,9 @@ def _cut(x: Value, diagonal: _Diagonal, rewriter: Rewriter, deep: int) -> Value:
 
 
 def _padded(x: Value, axis: int, start: int, size: int, zero: Value, rewriter: Rewriter) -> Value:
-    """Return a value with zeros around it along an axis, of ``size`` elements together."""
+    """Return a value with ``zero`` around it along an axis, of ``size`` elements together."""
     rest = size - start - x.type.shape[axis]
     if not start and not rest:
         return x
     low, high = (tuple(n if d == axis else 0 for d in range(x.type.rank)) for n in (start, rest))
-    element = rewriter.emit(Constant.splat(0, x.type.with_shape(())))
-    return rewriter.emit(Pad(low, high, (0,) * x.type.rank), x, element)
+    return rewriter.emit(Pad(low, high, (0,) * x.type.rank), x, zero)

@@ -87,10 +87,10 @@ def check_program(
     pipeline = Pipeline(text)
     with contextlib.nullcontext() if plan_seed is None else random_planner(plan_seed):
         compiled = _compiled(pipeline, target, "fast", "float")
-        if not compiled.executable.fits and not set(engines) - {"fast"}:
-            return Checked(
-                False, 0, 0, 0
-            )  # too large for the machine: nor is there room here for what it would make
+        if not compiled.executable.fits and set(engines) == {
+            "fast"
+        }:  # nor is there room here for what it makes
+            return Checked(False, 0, 0, 0)
         compiled.certify()
     blob = compiled._to_bytes()
     again = loaded(blob, "", "fast", "float")
