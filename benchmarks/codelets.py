@@ -30,6 +30,7 @@ from tiles.compiler.costs import group_extents
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Codelet
 from tiles.graph.codelet import CODELETS
+from tiles.graph.collective import Collective
 from tiles.report.counts import static_counts
 from tiles.target import Target
 
@@ -65,6 +66,11 @@ def own_codelets() -> dict[str, type[Codelet]]:
 def has_code(cls: type[Codelet]) -> bool:
     """Return whether a class of codelets has tile code at all."""
     return cls.tile_code is not Codelet.tile_code
+
+
+def code_of(cls: type[Codelet]) -> str:
+    """Return what the table says of a class' code: collectives are steps of other codelets and of exchange."""
+    return "its steps'" if issubclass(cls, Collective) else "yes" if has_code(cls) else "none"
 
 
 def _executable(name: str) -> Executable:
@@ -145,12 +151,12 @@ def line(name: str, cls: type[Codelet], use: Use) -> tuple[str, ...]:
     """Return a codelet's row."""
     total = math.fsum(use.shares.values())
     if not total:
-        return name, "yes" if has_code(cls) else "none", "", "", "in none of the programs"
+        return name, code_of(cls), "", "", "in none of the programs"
     bases = sorted(use.bases.items(), key=lambda item: -item[1])
     rests = ", ".join(f"{basis} {part / total:.0%}" for basis, part in bases if part / total >= SMALL)
     program, most = max(use.shares.items(), key=lambda item: item[1])
     by_code = f"{use.by_code / total:.0%}" if has_code(cls) else "0%"
-    return name, "yes" if has_code(cls) else "none", by_code, rests, f"{most:.1%} {program}"
+    return name, code_of(cls), by_code, rests, f"{most:.1%} {program}"
 
 
 def render(uses: dict[str, Use]) -> str:

@@ -41,7 +41,7 @@ def assert_code_computes(executable: Executable, x: np.ndarray, w: np.ndarray, e
     (found,), _ = make_engine(executable, "tile").run(x, w)
     np.testing.assert_array_equal(np.asarray(found), expected)
     rng = np.random.default_rng(7)
-    words = [rng.normal(size=a.shape).astype(a.dtype) if a.dtype.kind == "f" else a for a in (x, w)]
+    words = [rng.normal(size=a.shape).astype(a.dtype) if a.dtype.kind in "fV" else a for a in (x, w)]
     in_ring = [make_engine(executable, e, arithmetic="ring").run(*words)[0][0] for e in ("tile", "literal")]
     np.testing.assert_array_equal(*in_ring)
 
@@ -130,7 +130,23 @@ def test_convolutions(case, tiles) -> None:
 
 
 @given(
-    st.sampled_from(["float32", "float16"]),
+    st.sampled_from(["bfloat16", "bfloat16", "float32", "float16"]),
+    *(st.integers(1, most) for most in (3, 20, 36, 20)),
+    st.integers(1, 5),
+)
+@budget(PROGRAM)
+def test_products_on_the_units(dtype, batch, m, k, n, tiles) -> None:
+    """Operands of bfloat16 are widened first, in the ring by zeros."""
+    graph = Graph(target(tiles))
+    tensors = [graph.add_input(shape, dtype) for shape in ((batch, m, k), (batch, k, n))]
+    graph.outputs = [poplin.matmul(graph, *tensors, method="amp").name]
+    x, w = numbers((batch, m, k), dtype, 0), numbers((batch, k, n), dtype, 1)
+    expected = np.matmul(x.astype("float64"), w.astype("float64")).astype(dtype)
+    assert_code_computes(compile_graph(graph), x, w, expected)
+
+
+@given(
+    st.sampled_from(["float32", "float16", "bfloat16"]),
     st.sampled_from(["amp", "amp2", "amp4"]),
     st.tuples(*(st.integers(1, most) for most in (9, 3, 3))),
     st.integers(1, 5),
@@ -145,7 +161,7 @@ def test_groups_that_the_units_take_as_one(dtype, method, channels, tiles) -> No
 
 
 @given(
-    st.sampled_from(["float32", "float16"]),
+    st.sampled_from(["float32", "float16", "bfloat16"]),
     st.tuples(*(st.integers(1, most) for most in (2, 17, 18))),
     st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 2)), min_size=2, max_size=2),
     st.integers(1, 5),

@@ -118,6 +118,48 @@ def test_updates_of_several_elements_a_word_run_by_code(dtype, operation) -> Non
     assert agrees(updated, (x, updates, np.array([3, 0, 3, 9, 5], np.int32)), 4) == 1
 
 
+@given(
+    SIZES,
+    st.lists(st.tuples(INDEX, INDEX), min_size=1, max_size=9),
+    st.sampled_from(["float32", "int32", "float16", "uint8"]),
+    st.sampled_from(["set", "add", "min", "apply", "batched set", "batched add"]),
+    TILES,
+)
+@budget(PROGRAM)
+def test_places_with_several_indices_are_updated(sizes, indices, dtype, kind, tiles) -> None:
+    """A place along two axes, one of every row, or changed by an expression. Who sets a place last, holds."""
+    x, at = values(sizes, dtype) // 50, np.array(indices, np.int32)
+    updates = np.sign(values((len(at), sizes[2]), dtype)[::-1])
+    drop = {"mode": "drop", "wrap_negative_indices": False}
+
+    def updated(x, updates, at):
+        if kind == "apply":
+            return x.at[at[:, 0], at[:, 1]].apply(lambda old: old + old, **drop)
+        return getattr(x.at[at[:, 0], at[:, 1]], kind)(updates, **drop)
+
+    def batched(x, updates, at):
+        own = at[:, 0] + jnp.arange(len(x), dtype=jnp.int32)[:, None]
+        return jax.vmap(lambda x, at: getattr(x.at[at], kind.split()[1])(updates, **drop))(x, own)
+
+    function = jax.jit(batched if " " in kind else updated)
+    share = agrees(function, (x, updates, at), tiles)
+    event(f"vertices by code: {share:.0%}")
+
+
+@pytest.mark.parametrize("operation", ["set", "mul"])
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_updates_of_places_with_several_indices_run_by_code(operation, is_batched) -> None:
+    x, updates = values((3, 5, 7), "float32"), values((4, 7), "float32")
+    rows, columns = np.array([1, 0, 1, 2], np.int32), np.array([4, 2, 4, 0], np.int32)
+
+    def updated(x, updates, rows, columns):
+        if is_batched:
+            return jax.vmap(lambda x, at: getattr(x.at[at], operation)(updates))(x, columns + rows[:3, None])
+        return getattr(x.at[rows, columns], operation)(updates)
+
+    assert agrees(updated, (x, updates, rows, columns), 4) == 1
+
+
 def test_code_runs_wherever_a_part_of_the_tensor_lies() -> None:
     """A window across two tiles' parts, of which one begins inside a 64-bit word's row."""
     x = values((9, 7, 3), "float32")

@@ -68,7 +68,7 @@ def computed(
         if values[0].dtype == BFLOAT16:
             return values
         found = integers.convert(ctx, wide[0], "float32")
-        return [_rounded(ctx, found) if ctx.rounds else found]
+        return [rounded(ctx, found) if ctx.rounds else found]
     results = compute(wide)
     if not ctx.rounds:
         return results
@@ -82,7 +82,7 @@ def rounded_results(ctx: Context, eqn: Equation, results: list[Value]) -> list[V
     are_wide = [
         atom.aval.dtype.name == BFLOAT16 != v.dtype for atom, v in zip(eqn.outvars, results, strict=True)
     ]
-    return [_rounded(ctx, v) if is_wide else v for v, is_wide in zip(results, are_wide, strict=True)]
+    return [rounded(ctx, v) if is_wide else v for v, is_wide in zip(results, are_wide, strict=True)]
 
 
 def widened(ctx: Context, x: Value) -> Value:
@@ -104,7 +104,7 @@ def _bitcast(ctx: Context, eqn: Equation, x: Value) -> Value:
     if dtype == x.dtype:
         return x
     if dtype != BFLOAT16 and x.dtype == "float32":
-        x = _rounded(ctx, x)
+        x = rounded(ctx, x)
     number = dtype if x.dtype == BFLOAT16 else x.dtype
     if number not in ("int16", "uint16"):
         raise NoTileCode(f"no tile code for {eqn.primitive.name!r} of {x.dtype} to {dtype}")
@@ -114,7 +114,7 @@ def _bitcast(ctx: Context, eqn: Equation, x: Value) -> Value:
     return integers.lanes(ctx, dtype, "int", lambda e, word: e.main(shift, word, imms=(16,)), widened(ctx, x))
 
 
-def _rounded(ctx: Context, x: Value) -> Value:
+def rounded(ctx: Context, x: Value) -> Value:
     """Return a float32 rounded to the nearest bfloat16, to an even one between two: half of what is dropped is added.
 
     That would carry a NaN of many ones over to a zero, so that NaN are made the usual one first.

@@ -457,18 +457,20 @@ def compile_block_slice(
 
 def compile_updates(
     jaxpr: Jaxpr,
-    dtype: str,
+    dtypes: tuple[str, ...],
     target: Target | InstructionSet,
+    axes: int = 1,
     is_clamped: bool = False,
+    is_numbered: bool = False,
     name: str = "updates",
 ) -> TileCode:
-    """Return the code that combines rows of a tensor with updates at indices in order; arguments as of ``Updates``.
+    """Return the code that combines rows of tensors with updates at indices in order; arguments as of ``Updates``.
 
     Raises:
       NoTileCode: elements that are no whole words, or an operation without code.
     """
     isa = instructions_of(target)
-    return _made(Updates(Emitter(isa), jaxpr, dtype, is_clamped), isa, name)
+    return _made(Updates(Emitter(isa), jaxpr, dtypes, axes, is_clamped, is_numbered), isa, name)
 
 
 def compile_pivot(jaxpr: Jaxpr, dtype: str, target: Target | InstructionSet, name: str = "pivot") -> TileCode:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tiles.elements.accumulate import BITWISE, Accumulator, accumulator
-from tiles.elements.bfloat16 import widened
+from tiles.elements.bfloat16 import rounded, widened
 from tiles.elements.cell import CELL, ELEMENT, ROW, Access, Arrangement
 from tiles.elements.elementwise import lanes_choices
 from tiles.elements.emitter import Emitter
@@ -37,12 +37,14 @@ def build_reduction(
     """Return the loop nest of a reduction.
 
     Raises:
-      NoTileCode: a result of fewer than 4 bytes a row, which two workers would write into one word; a sum or product of bfloat16.
+      NoTileCode: a result of fewer than 4 bytes a row, which two workers would write into one word.
     """
-    if reduction.dtype == BFLOAT16 and reduction.kind in ("max", "min"):
-        reduction = replace(reduction, dtype="float32", result_dtype="float32")
-    if BFLOAT16 in (reduction.dtype, reduction.result_dtype):
-        raise NoTileCode(f"a fold of {BFLOAT16}", expected="float32, float16, integers, booleans")
+    if (
+        reduction.dtype == BFLOAT16
+    ):  # folded as float32; sums and products are rounded when all is there, as by XLA:CPU
+        is_exact = reduction.kind in ("max", "min")
+        result = "float32" if is_exact else reduction.result_dtype
+        reduction = replace(reduction, dtype="float32", result_dtype=result)
     reduction, dtypes = _as_bits(reduction, dtypes)
     if reduction.over_rows:
         return OverRows(emitter, reduction, dtypes, how)
@@ -140,7 +142,10 @@ class _Nest:
     def folded(self, level: int, lanes: int, form: str, pieces: Pieces) -> Value:
         """Return what an accumulator holds, in the dtype that the reduction gives."""
         dtype = "float32" if form == "f32" else self.reduction.dtype
-        return convert(self.walker, Value(dtype, level, lanes, {form: pieces}), self.reduction.result_dtype)
+        value = Value(dtype, level, lanes, {form: pieces})
+        if self.reduction.result_dtype == BFLOAT16:
+            return rounded(self.walker, value)
+        return convert(self.walker, value, self.reduction.result_dtype)
 
     def finished(self, value: Value) -> Value:
         """Return the result after the functions that follow the reduction."""

@@ -27,34 +27,46 @@ N, ROWS = symbol("n"), symbol("rows")
 
 @dataclass
 class Updates:
-    """Builds the code of ``out[index[i], :] = f(out[index[i], :], in[i, :])`` for rows of ``n`` words, i in order.
+    """Builds the code of ``out[k][place[i]] = f(*(o[place[i]] for o in out), *(u[i] for u in in))[k]``, i in order.
 
-    A word holds one element, two of 16 bits or four of 8.
+    What lies at a place, a row, has ``n`` words. A word holds one element, two of 16 bits or four of 8: of several
+    tensors all elements are as wide. A place has an index along each of the ``axes``.
 
-    The tensor's part is ``size`` rows of ``row_bytes`` from ``first`` on; the row that takes what lies outside follows it.
+    Memory is named "in0" and so on for the updates, then for the indices along each axis, and "out0" and so on for the
+    tensors' parts: along axis k ``size{k}`` places of ``bytes{k}`` from ``first{k}`` on; what lies outside of a part goes to
+    a row that is ``outside`` bytes from its beginning. Rows of updates are ``row_bytes`` apart.
 
     Args:
       emitter: takes the code.
-      jaxpr: closed jaxpr of ``f``: of an old and a new element.
-      dtype: of the elements.
-      is_clamped: whether indices beyond 0 and ``last`` stand for these.
+      jaxpr: closed jaxpr of ``f``: of old and new elements.
+      dtypes: of the elements of each tensor.
+      axes: how many indices a place has.
+      is_clamped: whether indices beyond 0 and ``last{k}`` stand for these.
+      is_numbered: whether what is new is the int32 number of the update, counted from ``number``: no updates are read.
       lanes: words of an iteration, which a variant says.
     """
 
     emitter: Emitter
     jaxpr: Jaxpr
-    dtype: str
+    dtypes: tuple[str, ...]
+    axes: int = 1
     is_clamped: bool = False
+    is_numbered: bool = False
     lanes: int = 1
 
     def __post_init__(self) -> None:
         """Start without arguments.
 
         Raises:
-          NoTileCode: elements of several words.
+          NoTileCode: elements of several words, or of several widths.
         """
-        if itemsize(self.dtype) > WORD_BYTES:
-            raise NoTileCode(f"updates of {self.dtype}", expected="elements of a word or less")
+        widths = {itemsize(dtype) for dtype in self.dtypes}
+        if max(widths) > WORD_BYTES:
+            raise NoTileCode(f"updates of {', '.join(self.dtypes)}", expected="elements of a word or less")
+        if len(widths) > 1:
+            raise NoTileCode(
+                f"updates of {', '.join(self.dtypes)} together", expected="elements of one width"
+            )
         self.arguments: list[str] = []
 
     def _argument(self, name: str) -> Register:
@@ -62,48 +74,74 @@ class Updates:
 
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""
-        e, workers = self.emitter, self.emitter.isa["worker_contexts"]
+        e, workers, count = self.emitter, self.emitter.isa["worker_contexts"], len(self.dtypes)
         with e.at(CELL):
-            source, index, target = (self._argument(name) for name in ("in0", "in1", "out0"))
-            updates, n, pitch = (self._argument(name) for name in ("rows", "n", "row_bytes"))
-            first, size = self._argument("first"), self._argument("size")
-            last = self._argument("last") if self.is_clamped else MZERO
+            sources = [] if self.is_numbered else [self._argument(f"in{k}") for k in range(count)]
+            indices = [self._argument(f"in{count + k}") for k in range(self.axes)]
+            targets = [self._argument(f"out{k}") for k in range(count)]
+            updates, n = self._argument("rows"), self._argument("n")
+            row_bytes = MZERO if self.is_numbered else self._argument("row_bytes")
+            outside = self._argument("outside")
+            parts = [
+                tuple(self._argument(f"{name}{k}") for name in ("first", "size", "bytes"))
+                for k in range(self.axes)
+            ]
+            lasts = [self._argument(f"last{k}") for k in range(self.axes)] if self.is_clamped else []
+            number = self._argument("number") if self.is_numbered else MZERO
             worker = emit_worker(e)
             words = emit_share(e, n, worker)
             offset = e.main("mul", worker, imms=(WORD_BYTES,))
-            source, target = e.main("add", source, offset), e.main("add", target, offset)
-            beside = e.main("add", target, e.main("mul", size, pitch))
+            sources, targets = ([e.main("add", x, offset) for x in each] for each in (sources, targets))
         with e.at(ROW):
-            number = e.fresh("M")
-            e.emit("ld32step", (number, index), (MZERO, index), (1,), stream="in1")
-            if self.is_clamped:
-                number = e.main("min", e.main("max", number, imms=(0,)), last)
-            place = e.main("sub", number, first)
-            is_here = e.main("cmpult", place, size)
-            row = e.main("add", target, e.main("mul", place, pitch))
-            writing = e.move_conditionally("movnz", beside, row, is_here)
-            reading = e.main("or", source, imms=(0,))
+            is_here, start = MZERO, MZERO
+            for k, (index, (first, size, pitch)) in enumerate(zip(indices, parts, strict=True)):
+                at = e.fresh("M")
+                e.emit("ld32step", (at, index), (MZERO, index), (1,), stream=f"in{count + k}")
+                if self.is_clamped:
+                    at = e.main("min", e.main("max", at, imms=(0,)), lasts[k])
+                place = e.main("sub", at, first)
+                is_inside = e.main("cmpult", place, size)
+                here = e.main("mul", place, pitch)
+                is_here = e.main("and", is_here, is_inside) if k else is_inside
+                start = e.main("add", start, here) if k else here
+            start = e.move_conditionally("movnz", outside, start, is_here)
+            writing = [e.main("add", target, start) for target in targets]
+            reading = [e.main("or", source, imms=(0,)) for source in sources]
         with e.at(ELEMENT):
-            self._word(reading, writing)
+            self._word(reading, writing, number)
         body = e.empty(ELEMENT)
         if len(body) != 1 or not isinstance(body[0], Block):
             raise NoTileCode("an update by what branches or loops", expected="instructions in a row")
         inner: list[Item] = [*e.empty(ROW), Repeat(words, share(N, workers), body[0])]
         with e.at(ROW):
-            e.emit("add", (source,), (source, pitch))
+            for source in sources:
+                e.emit("add", (source,), (source, row_bytes))
+            if self.is_numbered:
+                e.emit("add", (number,), (number,), (1,))
         inner += e.empty(ROW)
         return worker_code(e, updates, ROWS, inner)
 
-    def _word(self, reading: Register, writing: Register) -> None:
-        """Emit one word: load both, combine, store."""
+    def _word(self, reading: list[Register], writing: list[Register], number: Register) -> None:
+        """Emit one word of each tensor: load old and new, combine, store."""
         e, turn = self.emitter, WORD_BYTES * self.emitter.isa["worker_contexts"]
-        each, form = WORD_BYTES // itemsize(self.dtype), natural_form(self.dtype)
+        each = WORD_BYTES // itemsize(self.dtypes[0])
 
-        def stream(name: str, register: Register, turn_bytes: int) -> Stream:
-            return Stream(e, name, self.dtype, each, WORD_BYTES, lambda _: Pointer(register, turn_bytes))
+        def stream(name: str, dtype: str, register: Register, turn_bytes: int) -> Stream:
+            return Stream(e, name, dtype, each, WORD_BYTES, lambda _: Pointer(register, turn_bytes))
 
-        old, new = stream("out0", writing, 0).load(form), stream("in0", reading, turn).load(form)
         walker = Walker(e, each)
-        values = [Value(self.dtype, ELEMENT, each, forms={form: pieces}) for pieces in (old, new)]
-        (found,) = walker.run(self.jaxpr.jaxpr, list(self.jaxpr.consts), values)
-        stream("out0", writing, turn).store(walker.forms, found)
+        values = [
+            self._loaded(stream(f"out{k}", dtype, register, 0), each)
+            for k, (dtype, register) in enumerate(zip(self.dtypes, writing, strict=True))
+        ]
+        if self.is_numbered:
+            values.append(Value("int32", ROW, 1, forms={"int": (number,)}))
+        for k, register in enumerate(reading):
+            values.append(self._loaded(stream(f"in{k}", self.dtypes[k], register, turn), each))
+        found = walker.run(self.jaxpr.jaxpr, list(self.jaxpr.consts), values)
+        for k, (value, dtype, register) in enumerate(zip(found, self.dtypes, writing, strict=True)):
+            stream(f"out{k}", dtype, register, turn).store(walker.forms, value)
+
+    def _loaded(self, stream: Stream, lanes: int) -> Value:
+        form = natural_form(stream.dtype)
+        return Value(stream.dtype, ELEMENT, lanes, forms={form: stream.load(form)})

@@ -86,14 +86,16 @@ class Extents:
 
     def operand_elements(self, k: int) -> np.ndarray:
         """Return the elements of operand k that a cell reads."""
-        total = np.int64(1)
-        for axis in self.form.operands[k].axes:
-            if len(axis.terms) == 1:
-                span = self.sizes[axis.terms[0][0]]
-            else:
-                span = sum(((self.sizes[d] - 1) * abs(c) for d, c in axis.terms), np.int64(1))
-            total = total * span
-        return np.asarray(total)
+        return np.asarray(math.prod(self.operand_spans(k), start=np.int64(1)))
+
+    def operand_spans(self, k: int) -> list[np.ndarray]:
+        """Return how far a cell reads along each axis of operand k."""
+        return [
+            self.sizes[axis.terms[0][0]]
+            if len(axis.terms) == 1
+            else np.asarray(sum(((self.sizes[d] - 1) * abs(c) for d, c in axis.terms), np.int64(1)))
+            for axis in self.form.operands[k].axes
+        ]
 
 
 @dataclass(frozen=True)

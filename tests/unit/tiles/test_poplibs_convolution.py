@@ -533,7 +533,7 @@ def test_dtypes_without_assembly_are_their_code_or_assumed():
     assert integers.basis == Basis.DERIVED
     assert integers.value[0] == code_cycles(codelet.tile_code(extents, GC200)).value[0]
     assert _cycles("int64", "int64").basis == Basis.ASSUMED
-    assert _cycles("bfloat16", "float32").basis == Basis.ASSUMED
+    assert _cycles("bfloat16", "float32").basis == Basis.DERIVED
     with pytest.raises(InvalidGraph, match="cannot convolve int32"):
         _cycles("int32", "int32", "amp")
 

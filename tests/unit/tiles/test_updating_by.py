@@ -5,7 +5,7 @@ import pytest
 
 from tests.unit.tiles.test_poplibs_runtime import FRESH, UPDATE, _plan
 from tiles.compiler import certify, compile_graph
-from tiles.engine import make_engine
+from tiles.engine import coverage_of, make_engine
 from tiles.errors import InvalidGraph
 from tiles.graph import Graph, OpForm, Site
 from tiles.numerics.ring import to_ring
@@ -32,7 +32,9 @@ def _run(target, codelet, form, parts, dtypes, *arrays):
     graph.outputs = [t.name for t in found]
     executable = compile_graph(graph)
     certify(executable)
-    for engine, arithmetic in (("fast", "float"), ("literal", "ring"), ("vertex", "ring")):
+    assert coverage_of(executable).vertices_share == 1  # all of it has code
+    engines = ("fast", "float"), ("literal", "ring"), ("vertex", "ring"), ("tile", "float"), ("tile", "ring")
+    for engine, arithmetic in engines:
         results, _ = make_engine(executable, engine, arithmetic).run(*arrays)
         yield f"{engine} {arithmetic}", arithmetic, [np.asarray(x) for x in results]
 

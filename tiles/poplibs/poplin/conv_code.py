@@ -59,6 +59,7 @@ from tiles.poplibs.poplin.units_code import (
     tap_variant,
     weights_bits,
 )
+from tiles.poplibs.poplin.widened import widened
 from tiles.target import Target
 
 
@@ -85,11 +86,13 @@ def conv_code(
             return slic_parts(isa, bits, form, accumulate, out_dtype, shape, does, name)
         if way != "expanded" and way not in ROWS_AT_ONCE:
             return _off_units(isa, way, accumulate, out_dtype, extents, does, name)
-        product = streamed_product(streamed_dtype(extents.operand_dtypes), accumulate, target)
+        dtype = streamed_dtype(extents.operand_dtypes)
+        product = streamed_product(dtype, accumulate, target)
         units = Units(isa, weights_bits(target), product, out_dtype, extents.form, shape, name)
         if way == "expanded":
             return units.expanded(does)
-        return units.taps(does, combined.reshape(points.shape), ROWS_AT_ONCE[way], extents, Taps)
+        parts = units.taps(does, combined.reshape(points.shape), ROWS_AT_ONCE[way], extents, Taps)
+        return widened(parts, dtype, product.dtype, extents, isa, name)
 
     return code_by_method(ways, code, "a convolution")
 

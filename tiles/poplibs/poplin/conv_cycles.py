@@ -25,13 +25,13 @@ from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.numerics.shared import Amount, hold
 from tiles.plan.transpose_cycles import copy_cycles, repeat_cycles, transpose_cycles
+from tiles.poplibs.poplin.casts import cast_cycles
 from tiles.poplibs.poplin.dots_variants import integer_cycles, of_access
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
 from tiles.poplibs.poplin.methods import (
     AUTO,
     NEVER,
     Method,
-    cast_cycles,
     costs_of,
     fastest,
     order_of,
@@ -538,7 +538,7 @@ def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target, h
     Where channels are few, a panel has taps of ``height`` rows of the kernel, of which workers read as many rows of the
     field: whole 64-bit words of channels each (``canUseConvolutionInstruction``, lib/poplin/ConvVertexType.cpp).
 
-    What the units do not take (see ``stream_of``) is widened first, and sums are cast after it (ASSUMED). On 8-bit floats the workers'
+    What the units do not take (see ``stream_of``) is widened first, and sums are cast after it. On 8-bit floats the workers'
     runs are taken to be those of halves with half partials (ASSUMED): PopLibs states them for the 1x1 vertex alone.
     """
     stream = stream_of(dtype, accumulate, target)
@@ -547,10 +547,13 @@ def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target, h
     words = channels * itemsize(streamed) % target.data_path_bytes == 0
     if not units or (height > 1 and (itemsize(streamed) == 1 or not words)):
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
-    basis = Basis.DOCUMENTED if streamed == dtype and itemsize(dtype) > 1 else Basis.ASSUMED
-    widen: Amount = widening_cycles(dtype, streamed, shape.read, target)
-    if stream.sums != accumulate:
-        widen = widen + cast_cycles(stream.sums, accumulate, shape.results, target).value
+    casts = (
+        widening_cycles(dtype, streamed, shape.read, target),
+        cast_cycles(stream.sums, accumulate, shape.results, target),
+    )
+    own = Basis.ASSUMED if streamed == dtype and itemsize(dtype) == 1 else Basis.DOCUMENTED
+    basis = Basis.weakest([own, *(cast.basis for cast in casts)])
+    widen: Amount = casts[0].value + casts[1].value
     load = units * loaded * itemsize(streamed) // target.conv_unit_coeff_load_bytes_per_cycle
     fixed_slots = 18 if streamed != "float32" and stream.sums == "float16" else 17
     busiest, quickest = _runs_of_workers(shape, lambda n: _amp_run(n, streamed == "float32"), target)

@@ -25,6 +25,7 @@ from tiles.poplibs.poplin.units_code import (
     streamed_product,
     weights_bits,
 )
+from tiles.poplibs.poplin.widened import widened
 from tiles.target import Target
 
 
@@ -71,7 +72,8 @@ def _on_units(
     shape: Shape,
     name: str,
 ) -> Iterator[VertexCode]:
-    product = streamed_product(streamed_dtype(extents.operand_dtypes), accumulate, target)
+    dtype = streamed_dtype(extents.operand_dtypes)
+    product = streamed_product(dtype, accumulate, target)
     for is_swapped in (False, True):
         ways, own = shape.swapped if is_swapped else shape, does & (swapped == is_swapped)
         if own.any():
@@ -79,7 +81,8 @@ def _on_units(
             inputs = ways.input_groups(product.inputs)
             counts = Counts(ways.groups, ways.positions, ways.outputs, outputs, inputs)
             kernel = _Matrices(extents.form, product, out_dtype, is_swapped)
-            yield from kernel.parts(isa, weights_bits(target), own, counts, name)
+            parts = kernel.parts(isa, weights_bits(target), own, counts, name)
+            yield from widened(parts, dtype, product.dtype, extents, isa, name)
 
 
 def _off_units(

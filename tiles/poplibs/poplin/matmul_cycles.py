@@ -21,12 +21,12 @@ from tiles.graph import ROW_MAJOR, Arrangement, Cycles, Extents, OpForm
 from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.numerics.shared import Amount
+from tiles.poplibs.poplin.casts import cast_cycles
 from tiles.poplibs.poplin.dots_variants import integer_cycles
 from tiles.poplibs.poplin.methods import (
     AUTO,
     NEVER,
     Method,
-    cast_cycles,
     costs_of,
     fastest,
     grouped,
@@ -333,19 +333,17 @@ def _narrow_cycles(shape: Shape, in_groups: Amount, out_groups: Amount, load: in
 
 
 def _amp(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """AMP; what the units do not take (see ``stream_of``) is widened first, and sums are cast after it (ASSUMED)."""
+    """AMP; what the units do not take (see ``stream_of``) is widened first, and sums are cast after it."""
     stream = stream_of(dtype, accumulate, target)
     if not stream.units:
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
-    basis = Basis.DOCUMENTED if stream.dtype == dtype else Basis.ASSUMED
     widen = widening_cycles(dtype, stream.dtype, shape.read, target)
-    narrow = 0
-    if stream.sums != accumulate:
-        results = shape.groups * shape.positions * shape.outputs
-        narrow = cast_cycles(stream.sums, accumulate, results, target).value
+    results = shape.groups * shape.positions * shape.outputs
+    narrow = cast_cycles(stream.sums, accumulate, results, target)
+    basis = Basis.weakest([widen.basis, narrow.basis])
     better, _ = _better_way(shape, stream.dtype, stream.sums, target)
     may_stream = (shape.inputs > 0) & (shape.inputs <= stream.most_inputs)
-    return Cycles(np.where(may_stream, widen + better + narrow, NEVER), basis, SOURCE)
+    return Cycles(np.where(may_stream, widen.value + better + narrow.value, NEVER), basis, SOURCE)
 
 
 def widened_bytes(

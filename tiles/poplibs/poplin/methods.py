@@ -21,7 +21,7 @@ from tiles.numerics.dtypes import (
     to_jax,
 )
 from tiles.numerics.shared import Amount
-from tiles.poplibs.popops.inner_loops import loop_of
+from tiles.poplibs.poplin.casts import NO_CAST, cast_cycles
 from tiles.target import Basis, Target
 
 NEVER = 2**62
@@ -94,17 +94,15 @@ def streamed_dtype(dtypes: Sequence[str]) -> str:
     return max(dtypes, key=greatest_magnitude) if is_integer(to_jax(first)) else first
 
 
-def widening_cycles(dtype: str, streamed: str, elements: Amount, target: Target) -> Any:
-    """Return the cycles of widening operands on all workers before they are streamed (ASSUMED: PopLibs' casts)."""
-    return 0 if dtype == streamed else cast_cycles(dtype, streamed, elements, target).value
+def widening_cycles(dtype: str, streamed: str, elements: Amount, target: Target) -> Cycles:
+    """Return the cycles of widening operands on all workers before they are streamed, one operand after the other.
 
-
-def cast_cycles(dtype: str, out_dtype: str, elements: Amount, target: Target) -> Cycles:
-    """Return the cycles of casting elements on all workers, inside a vertex."""
-    share = -(-np.asarray(elements) // target.workers_per_tile)
-    cast = loop_of("convert", {"dtype": out_dtype}, dtype)
-    worker = 18 + 19 + cast.total(share, out_dtype, target)
-    return Cycles(12 + target.worker_issue_interval_cycles * worker, cast.basis, cast.source)
+    PopLibs widens none: they are at most DERIVED.
+    """
+    if dtype == streamed:
+        return NO_CAST
+    cast, start = (cast_cycles(dtype, streamed, n, target) for n in (elements, 0))
+    return Cycles(cast.value + start.value, Basis.weakest([cast.basis, Basis.DERIVED]), cast.source)
 
 
 def costs_of(method: str, table: Mapping[str, Callable[..., Cycles]], *arguments: Any) -> list[Method]:

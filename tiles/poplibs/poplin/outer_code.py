@@ -19,13 +19,13 @@ from tiles.graph import OpForm, VertexCode
 from tiles.graph.cycles import CodeMemory, Field
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.numerics.shared import Amount
+from tiles.poplibs.poplin.casts import compiled_cast
 from tiles.poplibs.poplin.conv_cycles import conv_roles
 from tiles.poplibs.poplin.fields import geometry_of, held_fields
 from tiles.poplibs.poplin.matmul_cycles import roles_of
 from tiles.poplibs.poplin.units_code import (
     INPUTS,
     WEIGHTS,
-    compiled_cast,
     extent_of,
     filled_up,
     in_order,

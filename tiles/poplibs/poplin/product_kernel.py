@@ -17,14 +17,12 @@ from tiles.graph import OpForm, VertexCode
 from tiles.graph.cycles import Field
 from tiles.numerics.dtypes import itemsize
 from tiles.numerics.shared import Amount
+from tiles.poplibs.poplin.casts import cast_cell, cast_variant, compiled_cast
 from tiles.poplibs.poplin.units_code import (
     CAST,
     INPUTS,
     SUMS,
     WEIGHTS,
-    cast_cell,
-    cast_variant,
-    compiled_cast,
     filled_up,
     in_words,
     panels,

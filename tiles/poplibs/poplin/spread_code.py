@@ -31,6 +31,7 @@ from tiles.poplibs.poplin.units_code import (
     streamed_product,
     weights_bits,
 )
+from tiles.poplibs.poplin.widened import widened
 from tiles.target import Target
 
 Met = tuple[tuple[int, ...], tuple[int, ...]]
@@ -81,10 +82,12 @@ def spread_code(
         raise NoTileCode(
             f"convolutions over an array that is spread out by method {', '.join(sorted(set(methods.tolist())))}"
         )
-    product = streamed_product(streamed_dtype(extents.operand_dtypes), accumulate, target)
+    dtype = streamed_dtype(extents.operand_dtypes)
+    product = streamed_product(dtype, accumulate, target)
     units = Units(isa, bits, product, out_dtype, extents.form, shape, name)
     kind = partial(_SpreadTaps, windows=windows)
-    return tuple(units.taps(does, combined.reshape(points.shape), 1, extents, kind))
+    parts = units.taps(does, combined.reshape(points.shape), 1, extents, kind)
+    return tuple(widened(parts, dtype, product.dtype, extents, isa, name))
 
 
 @dataclass(frozen=True)

@@ -5,30 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
-import jax
 import numpy as np
 
-from tiles._jax_compat import make_jaxpr
 from tiles.elements import (
-    CellFunction,
     InstructionSet,
-    TileCode,
     Variant,
-    compile_cell,
     compile_field_runs,
     compile_matrix_vector,
-    contiguous,
 )
 from tiles.elements.amp import Product, product_of
 from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant
 from tiles.errors import NoTileCode
 from tiles.graph import OpForm, VertexCode
-from tiles.numerics.dtypes import to_jax
+from tiles.numerics.dtypes import is_float, to_jax
 from tiles.poplibs.poplin.methods import stream_of
-from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.target import Target
 
 SUMS, WEIGHTS, INPUTS, CAST, RUNS = "sums", "weights", "inputs", "cast", "runs"
@@ -62,15 +54,15 @@ def code_by_method(
 
 
 def streamed_product(dtype: str, accumulate: str, target: Target) -> Product:
-    """Return the product by which units multiply operands of a dtype.
+    """Return the product by which units multiply operands of a dtype, which may have to be widened first.
 
     Raises:
-      NoTileCode: the machine has no units for them, or they are widened or cast around them.
+      NoTileCode: the machine has no units for them, or they are integers, which pass as halves.
     """
     stream = stream_of(dtype, accumulate, target)
-    if not stream.units or (stream.dtype, stream.sums) != (dtype, accumulate):
+    if not stream.units or stream.sums != accumulate or (stream.dtype != dtype and not is_float(dtype)):
         raise NoTileCode(f"products of {dtype} into {accumulate}, which are widened for the multiply units")
-    return product_of(dtype, accumulate)
+    return product_of(stream.dtype, accumulate)
 
 
 def weights_bits(target: Target) -> int:
@@ -110,32 +102,6 @@ def tap_variant(
         return Variant.of(code, isa)
 
     return kept_variant(("tap", product, bits, height, is_first), isa, make)
-
-
-@lru_cache(maxsize=64)
-def cast_variant(isa: InstructionSet, dtype: str, out_dtype: str) -> Variant | NoVariant:
-    """Return the code that casts sums."""
-    return kept_variant(
-        ("cast of sums", dtype, out_dtype),
-        isa,
-        lambda: Variant.of(compiled_cast(cast_cell(dtype, out_dtype), isa), isa),
-    )
-
-
-@lru_cache(maxsize=64)
-def cast_cell(dtype: str, out_dtype: str) -> CellFunction:
-    """Return the cell that casts a sum."""
-
-    def cast(x: jax.Array) -> tuple[jax.Array, ...]:
-        return (cast_accumulator(x, out_dtype),)
-
-    jaxpr: Any = make_jaxpr(cast)(jax.ShapeDtypeStruct((), to_jax(dtype)))
-    return CellFunction(jaxpr, ((dtype,), (out_dtype,)), contiguous(1))
-
-
-def compiled_cast(cell: CellFunction, isa: InstructionSet) -> TileCode:
-    """Return the code of a cell that casts."""
-    return compile_cell(cell.jaxpr, cell.dtypes, cell.arrangement, isa, UNNAMED)
 
 
 def in_order(x: np.ndarray, form: OpForm, k: int, dims: Sequence[int]) -> np.ndarray:

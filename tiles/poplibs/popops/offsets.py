@@ -33,9 +33,14 @@ def window_size(form: OpForm, window: int) -> int:
     return 1 if window == NO_WINDOW else form.dims[window].size
 
 
+def takes_places(form: OpForm, windows: Sequence[int]) -> bool:
+    """Return whether an index stands for a single place along every axis that it moves along."""
+    return all(window_size(form, window) == 1 for window in windows)
+
+
 def takes_rows(form: OpForm, windows: Sequence[int]) -> bool:
     """Return whether an index, along one axis, stands for a single place."""
-    return len(windows) == 1 and window_size(form, windows[0]) == 1
+    return len(windows) == 1 and takes_places(form, windows)
 
 
 def holds_all(cell: Cell, dims: Sequence[int]) -> bool:

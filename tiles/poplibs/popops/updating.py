@@ -41,7 +41,7 @@ from tiles.poplibs.popops.slicing_cycles import (
     multi_update_cycles,
     updates_of_worker,
 )
-from tiles.poplibs.popops.updating_code import Updating, updates_code
+from tiles.poplibs.popops.updating_code import place_bytes, updates_code
 from tiles.target import Basis, Target
 
 _UPDATE_DTYPES = ("float32", "float16", "int32", "uint32")
@@ -171,11 +171,11 @@ class MultiUpdate(Codelet):
             return Cycles(value, Basis.ASSUMED, SOURCE)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
-        """Return the code of an update at one offset, or of updates of rows at many indices."""
+        """Return the code of an update at one offset, or of updates at many."""
         if self._is_slice(extents.form):
             return update_code(extents, self.axes, self.windows, self.dtype, target, self.label)
-        what = Updating(self.axes, self.windows, self.operation, self.dtype, self.is_clamped, self.is_fresh)
-        return updates_code(extents, what, target, self.label)
+        what = extents, self.axes, self.windows, self.operation
+        return updates_code(*what, target, self.label, is_clamped=self.is_clamped, is_fresh=self.is_fresh)
 
     def _is_slice(self, form: OpForm) -> bool:
         """Return whether there is one offset, as of a dynamic update slice."""
@@ -184,10 +184,9 @@ class MultiUpdate(Codelet):
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
         """Count the row that takes the updates of other parts."""
-        if self._is_slice(extents.form) or not takes_rows(extents.form, self.windows):
+        if self._is_slice(extents.form):
             return np.zeros_like(extents.points)
-        places = extents.product([extents.form.results[0].dims[axis] for axis in self.axes])
-        return extents.results // np.maximum(places, 1) * itemsize(self.dtype)
+        return place_bytes(extents, self.axes, self.windows, self.dtype)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count one operation per element updated, on floats."""

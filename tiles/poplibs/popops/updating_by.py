@@ -14,8 +14,18 @@ import numpy as np
 from jax import Array, lax
 
 from tiles._jax_compat import broadcasted_iota, fori_loop, gather
-from tiles.errors import InvalidGraph
-from tiles.graph import REDUCTION, Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
+from tiles.graph import (
+    REDUCTION,
+    Cell,
+    Codelet,
+    Cycles,
+    Extents,
+    OpForm,
+    VertexCode,
+    code_cycles,
+    register,
+)
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.popops.expression import FUNCTIONS, Body, body_dtypes, evaluate_body
 from tiles.poplibs.popops.fold_many import ReduceMany, combination_slots
@@ -31,6 +41,7 @@ from tiles.poplibs.popops.offsets import (
     update_dims,
     update_places,
 )
+from tiles.poplibs.popops.updating_code import last_updates_code, place_bytes, updates_by_code
 from tiles.target import Basis, Target
 
 SOURCE = (
@@ -108,12 +119,26 @@ class UpdateBy(Codelet):
         return [scatter("set", part, places, x, dims.numbers) for part, x in zip(parts, new, strict=True)]
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the estimate of the updates in the part, and of looking at all of them."""
+        """Return the cycles of the code, else an estimate of the updates in the part, and of looking at all of them."""
+        try:
+            return code_cycles(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            pass
         form, count = extents.form, len(self.dtypes)
         inside, others, row = _shares(form, self.axes, extents)
         each = combination_slots(self.body, self.dtypes, np.maximum(row, 1), target)
         slots = 32 + -(-inside // target.workers_per_tile) * (11 * count + each) + others * 5
         return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code: one update after the other, of all tensors."""
+        what = extents, self.axes, self.windows, self.body, self.outputs
+        return updates_by_code(*what, target, self.label)
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Count the rows that take the updates of other parts."""
+        rows = [place_bytes(extents, self.axes, self.windows, dtype) for dtype in self.dtypes]
+        return np.asarray(np.sum(rows, axis=0))
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count the arithmetic of one update per element, on floats."""
@@ -174,11 +199,24 @@ class UpdateLast(Codelet):
         return last, lax.scatter(value, places, updates, dims.numbers, mode="fill")
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the estimate of the updates in the part, and of looking at all of them."""
+        """Return the cycles of the code, else an estimate of the updates in the part, and of looking at all of them."""
+        try:
+            return code_cycles(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            pass
         inside, others, row = _shares(extents.form, self.axes, extents)
         words = -(-row * itemsize(self.dtype) // 4) + row
         slots = 32 + -(-inside // target.workers_per_tile) * (20 + 2 * words) + others * 5
         return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code: values and numbers are filled, then set by one lookup after the other."""
+        return last_updates_code(extents, self.axes, self.windows, target, self.label)
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Count the rows that take the updates of other parts."""
+        rows = [place_bytes(extents, self.axes, self.windows, dtype) for dtype in extents.result_dtypes]
+        return np.asarray(np.sum(rows, axis=0))
 
     def combiner(self) -> str | None:
         """Partials are joined by their lookups' numbers."""

@@ -1,10 +1,15 @@
-"""Tile code of updates at many indices along one axis: the engine lays tensors out with that axis first, in rows of words."""
+"""Tile code of updates at many indices: the engine lays tensors out with the updated axes first, in rows of words.
+
+Updates that lie along an axis of the result, each with indices of its own, are run one after the other.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,107 +33,235 @@ from tiles.errors import NoTileCode
 from tiles.graph import Extents, OpForm, VertexCode
 from tiles.graph.cycles import CodeMemory, Field
 from tiles.numerics.dtypes import itemsize, to_jax
+from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.laid_out import along_axes, check_indices, is_plain, rows_first
-from tiles.poplibs.popops.offsets import SCATTERS, takes_rows, update_dims
+from tiles.poplibs.popops.map_code import element_jaxpr
+from tiles.poplibs.popops.offsets import SCATTERS, takes_places, update_dims
 from tiles.poplibs.popops.reduce import neutral_element
 from tiles.target import Target
 
 _WORD_BYTES = 4
+_NUMBER = "int32"
 
 
-@dataclass(frozen=True)
-class Updating:
-    """What a vertex does.
-
-    Args:
-      axes, windows: as of ``MultiUpdate``.
-      operation: one of ``SCATTERS``.
-      dtype: of the tensor.
-      is_clamped: whether indices outside stand for the nearest place.
-      is_fresh: whether it starts from the neutral element.
-    """
-
-    axes: tuple[int, ...]
-    windows: tuple[int, ...]
-    operation: str
-    dtype: str
-    is_clamped: bool
-    is_fresh: bool
-
-
-def updates_code(extents: Extents, what: Updating, target: Target, name: str) -> tuple[VertexCode, ...]:
-    """Return the code of updates at single places along one axis: for a fresh start, of filling the tensor first.
+def updates_code(
+    extents: Extents,
+    axes: Sequence[int],
+    windows: Sequence[int],
+    operation: str,
+    target: Target,
+    name: str,
+    *,
+    is_clamped: bool,
+    is_fresh: bool,
+) -> tuple[VertexCode, ...]:
+    """Return the code of a ``MultiUpdate`` at single places: for a fresh start, of filling the tensor first.
 
     Raises:
-      NoTileCode: several axes, windows of several places, indices that vary along the tensor, elements of several words
-        that are computed with, rows that end inside a word.
+      NoTileCode: windows of several places, elements of several words that are computed with, rows that end inside a word.
       OutOfRegisters: too few registers, even with values spilled.
     """
-    form = extents.form
-    if not takes_rows(form, what.windows):
-        raise NoTileCode("updates of windows, or along several axes, at several indices")
-    if not all(map(is_plain, (*form.operands, *form.results))):
-        raise NoTileCode("an update of a tensor that is read from an offset on")
-    base = len(form.operands) - 1
-    dims = update_dims(form, what.axes, what.windows, base)
-    places = form.results[0].dims[what.axes[0]]
-    rest = tuple(d for d in form.results[0].dims if d != places)
-    if set(dims.leading) & set(form.results[0].dims):
-        raise NoTileCode("updates at indices of their own along another axis")
-    if set(form.operands[base - 1].dims) != {*dims.leading, *rest}:
-        raise NoTileCode("updates that are repeated along other axes")
-    check_indices(extents.operand_dtypes[base])
-    words = what.dtype
-    if itemsize(what.dtype) != _WORD_BYTES and what.operation == "set":
-        words = "uint32"
-    row = extents.product(rest) * itemsize(what.dtype)
-    if (row % _WORD_BYTES).any():
-        raise NoTileCode("rows that end inside a word")
-    isa, kernel = instructions_for(target), _Rows(form, what, places, dims.leading, rest)
-    n = row // _WORD_BYTES
+    kernel = _places(extents, axes, windows, starts=0 if is_fresh else 1)
+    (dtype,) = extents.result_dtypes
     parts: list[VertexCode] = []
-    if what.is_fresh:
-        variant = existing(_variant(isa, "fill", what.operation, what.dtype, False)).named(name)
-        cell = partial(_filling, what.operation, what.dtype)
-        filled = extents.product((places, *rest))
-        parts.append(
-            VertexCode(variant, filled, cell=cell, kernel=kernel, compiled=compile_filling, turn=kernel.fill)
-        )
-    variant = existing(_variant(isa, "update", what.operation, words, what.is_clamped)).named(name)
-    cell = partial(_combining, what.operation, words)
-    compiled = _Compiled(what.is_clamped)
-    updates = extents.product(dims.leading)
-    parts.append(
-        VertexCode(variant, n, updates, cell=cell, kernel=kernel, compiled=compiled, turn=kernel.update)
-    )
+    if is_fresh:
+        neutral = neutral_element(operation, dtype).item()
+        parts.append(_filling_code(extents, kernel, 0, neutral, dtype, target, name))
+    function = _Combining(operation, _words_of(dtype) if operation == "set" else dtype)
+    parts.append(_updating_code(extents, kernel, function, _Compiled(len(axes), is_clamped), target, name))
     return tuple(parts)
 
 
+def updates_by_code(
+    extents: Extents,
+    axes: Sequence[int],
+    windows: Sequence[int],
+    body: Body,
+    outputs: tuple[int, ...],
+    target: Target,
+    name: str,
+) -> tuple[VertexCode, ...]:
+    """Return the code of an ``UpdateBy``; errors as of ``updates_code``, and NoTileCode of expressions of positions."""
+    kernel = _places(extents, axes, windows, starts=len(outputs))
+    function = _ByBody(body, outputs, extents.result_dtypes)
+    return (_updating_code(extents, kernel, function, _Compiled(len(axes)), target, name),)
+
+
+def last_updates_code(
+    extents: Extents, axes: Sequence[int], windows: Sequence[int], target: Target, name: str
+) -> tuple[VertexCode, ...]:
+    """Return the code of an ``UpdateLast``: both results are filled, then values are set, then numbers of lookups.
+
+    Raises:
+      NoTileCode: as of ``updates_code``; several dimensions of lookups of which a part has not the whole of the inner ones.
+    """
+    kernel = _places(extents, axes, windows, starts=0)
+    _, *inner = kernel.lookups
+    if any((extents.product((d,)) != extents.form.dims[d].size).any() for d in inner):
+        raise NoTileCode("the last of lookups that are split along an inner dimension")
+    numbers, dtype = extents.result_dtypes
+    words = _words_of(dtype)
+    pairs = ((0, _Combining("set", numbers), True), (1, _Combining("set", words), False))
+    return (
+        _filling_code(extents, kernel, 0, -1, numbers, target, name),
+        _filling_code(extents, kernel, 1, 0, words, target, name),
+        *(
+            _updating_code(extents, kernel, f, _Compiled(len(axes), is_numbered=n), target, name, k)
+            for k, f, n in pairs
+        ),
+    )
+
+
+def place_bytes(extents: Extents, axes: Sequence[int], windows: Sequence[int], dtype: str) -> np.ndarray:
+    """Return the bytes of what lies at one place, which the updates of other parts overwrite beside the tensor."""
+    form = extents.form
+    if not takes_places(form, windows):
+        return np.zeros_like(extents.points)
+    dims = form.results[0].dims
+    other = {dims[axis] for axis in axes} | {
+        d for m in form.operands[len(form.operands) - len(axes) :] for d in m.dims
+    }
+    return extents.product([d for d in dims if d not in other]) * itemsize(dtype)
+
+
+def _words_of(dtype: str) -> str:
+    """Return as what elements are moved."""
+    return dtype if itemsize(dtype) == _WORD_BYTES else "uint32"
+
+
+def _places(extents: Extents, axes: Sequence[int], windows: Sequence[int], starts: int) -> _Places:
+    """Return how a cell's tensors lie in memory.
+
+    Raises:
+      NoTileCode: see ``updates_code``.
+    """
+    form = extents.form
+    if not takes_places(form, windows):
+        raise NoTileCode("updates of windows at several indices")
+    if not all(map(is_plain, (*form.operands, *form.results))):
+        raise NoTileCode("an update of a tensor that is read from an offset on")
+    base = len(form.operands) - len(axes)
+    dims = update_dims(form, axes, windows, base)
+    wanted = form.results[0].dims
+    places = tuple(wanted[axis] for axis in axes)
+    batch = tuple(d for d in dims.leading if d in wanted)
+    if set(batch) & set(places):
+        raise NoTileCode("updates at indices that vary along what they update")
+    lookups = tuple(d for d in dims.leading if d not in wanted)
+    rest = tuple(d for d in wanted if d not in places and d not in batch)
+    if any(set(m.dims) != {*dims.leading, *rest} for m in form.operands[starts:base]):
+        raise NoTileCode("updates that are repeated along other axes")
+    for dtype in extents.operand_dtypes[base:]:
+        check_indices(dtype)
+    sizes = tuple(map(itemsize, extents.result_dtypes))
+    return _Places(form, tuple(axes), starts, base, batch, lookups, places, rest, sizes)
+
+
+def _row_words(extents: Extents, kernel: _Places, dtype: str) -> np.ndarray:
+    row = extents.product(kernel.rest) * itemsize(dtype)
+    if (row % _WORD_BYTES).any():
+        raise NoTileCode("rows that end inside a word")
+    return row // _WORD_BYTES
+
+
+def _filling_code(
+    extents: Extents, kernel: _Places, k: int, value: float, dtype: str, target: Target, name: str
+) -> VertexCode:
+    """Return the code that fills a result with one element; ``dtype`` may be words that its elements make."""
+    isa = instructions_for(target)
+    variant = existing(_filled(isa, value, dtype)).named(name)
+    count = extents.results * itemsize(extents.result_dtypes[k]) // itemsize(dtype)
+    cell, turn = partial(_filling, value, dtype), partial(kernel.fill, k)
+    return VertexCode(variant, count, cell=cell, kernel=kernel, compiled=compile_filling, turn=turn)
+
+
+def _updating_code(
+    extents: Extents,
+    kernel: _Places,
+    function: _Function,
+    compiled: _Compiled,
+    target: Target,
+    name: str,
+    k: int | None = None,
+) -> VertexCode:
+    """Return the code that updates result ``k``, or all of them."""
+    isa = instructions_for(target)
+    variant = existing(_updated(isa, function, compiled)).named(name)
+    n = _row_words(extents, kernel, extents.result_dtypes[k or 0])
+    updates, runs = extents.product(kernel.lookups), extents.product(kernel.batch)
+    turn = partial(kernel.update, k, compiled.is_numbered)
+    return VertexCode(variant, n, updates, runs, cell=function, kernel=kernel, compiled=compiled, turn=turn)
+
+
 @lru_cache(maxsize=64)
-def _variant(
-    isa: InstructionSet, kind: str, operation: str, dtype: str, is_clamped: bool
-) -> Variant | NoVariant:
+def _filled(isa: InstructionSet, value: float, dtype: str) -> Variant | NoVariant:
     def make() -> Variant:
-        if kind == "fill":
-            return Variant.of(compile_filling(_filling(operation, dtype), isa), isa)
-        return Variant.of(_Compiled(is_clamped)(_combining(operation, dtype), isa), isa)
+        return Variant.of(compile_filling(_filling(value, dtype), isa), isa)
 
-    return kept_variant(("updates", kind, operation, dtype, is_clamped), isa, make)
+    return kept_variant(("updates", "fill", value, dtype), isa, make)
 
 
 @lru_cache(maxsize=64)
-def _combining(operation: str, dtype: str) -> CellFunction:
-    """Return what an update makes of an old element."""
-    words = (dtype,) * 2
-    jaxpr: Jaxpr = make_jaxpr(SCATTERS[operation][1])(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in words))
-    return CellFunction(jaxpr, (words, (dtype,)), Arrangement((), ()))
+def _updated(isa: InstructionSet, function: _Function, compiled: _Compiled) -> Variant | NoVariant:
+    return kept_variant(
+        ("updates", *function.question, *compiled.question),
+        isa,
+        lambda: Variant.of(compiled(function(), isa), isa),
+    )
+
+
+@dataclass(frozen=True)
+class _Combining:
+    """What one of ``SCATTERS`` makes of an old element and an update."""
+
+    operation: str
+    dtype: str
+
+    @property
+    def question(self) -> tuple[Any, ...]:
+        """By what its code is told from others."""
+        return self.operation, self.dtype
+
+    def __call__(self) -> CellFunction:
+        """Return it as the function of a cell."""
+        words = (self.dtype,) * 2
+        taken = (jax.ShapeDtypeStruct((), to_jax(d)) for d in words)
+        jaxpr: Jaxpr = make_jaxpr(SCATTERS[self.operation][1])(*taken)
+        return CellFunction(jaxpr, (words, (self.dtype,)), Arrangement((), ()))
+
+
+@dataclass(frozen=True)
+class _ByBody:
+    """What an expression makes of old elements and updates."""
+
+    body: Body
+    outputs: tuple[int, ...]
+    dtypes: tuple[str, ...]
+
+    @property
+    def question(self) -> tuple[Any, ...]:
+        """By what its code is told from others."""
+        return self.body, self.outputs, self.dtypes
+
+    def __call__(self) -> CellFunction:
+        """Return it as the function of a cell.
+
+        Raises:
+          NoTileCode: it has a 64-bit type, or depends on positions.
+        """
+        if any(name == "iota" for name, _, _ in self.body):
+            raise NoTileCode("an update by an expression of positions")
+        jaxpr = element_jaxpr(self.body, self.outputs, self.dtypes * 2)
+        return CellFunction(jaxpr, (self.dtypes * 2, self.dtypes), Arrangement((), ()))
+
+
+_Function = _Combining | _ByBody
 
 
 @lru_cache(maxsize=64)
-def _filling(operation: str, dtype: str) -> CellFunction:
-    """Return the element that changes no result."""
-    value = neutral_element(operation, dtype)
-    jaxpr: Jaxpr = make_jaxpr(lambda: jnp.asarray(value))()
+def _filling(value: float, dtype: str) -> CellFunction:
+    """Return an element as the function of a cell."""
+    jaxpr: Jaxpr = make_jaxpr(lambda: jnp.asarray(value, to_jax(dtype)))()
     how = Arrangement((), (Access(alignment_bytes=_WORD_BYTES),))
     return CellFunction(jaxpr, ((), (dtype,)), how)
 
@@ -140,57 +273,114 @@ def compile_filling(cell: CellFunction, isa: InstructionSet) -> TileCode:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """Makes the code of updates for another arithmetic."""
+    """Makes the code of updates, for another arithmetic, too; arguments as of ``Updates``."""
 
-    is_clamped: bool
+    axes: int
+    is_clamped: bool = False
+    is_numbered: bool = False
+
+    @property
+    def question(self) -> tuple[int, bool, bool]:
+        """By what its code is told from others."""
+        return self.axes, self.is_clamped, self.is_numbered
 
     def __call__(self, cell: CellFunction, isa: InstructionSet) -> TileCode:
-        return compile_updates(cell.jaxpr, cell.dtypes[1][0], isa, self.is_clamped, UNNAMED)
+        how = self.axes, self.is_clamped, self.is_numbered
+        return compile_updates(cell.jaxpr, cell.dtypes[1], isa, *how, UNNAMED)
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Rows of a tensor ("out0", one more than its part has) and updates of rows: a ``Kernel``."""
+class _Places:
+    """Rows of tensors' parts ("out0" and so on, one row more than a part has) and updates of rows: a ``Kernel``.
+
+    Args:
+      form: of the cells.
+      axes: updated axes.
+      starts: how many operands are tensors to start from.
+      base: the first operand of indices; those between are updates.
+      batch: dimensions of the results along which updates have indices of their own.
+      lookups: the other dimensions of updates, in order.
+      places: dimensions of the results that are updated.
+      rest: their others, of what lies at one place.
+      item_bytes: of an element of each result.
+    """
 
     form: OpForm
-    what: Updating
-    places: int
-    leading: tuple[int, ...]
+    axes: tuple[int, ...]
+    starts: int
+    base: int
+    batch: tuple[int, ...]
+    lookups: tuple[int, ...]
+    places: tuple[int, ...]
     rest: tuple[int, ...]
+    item_bytes: tuple[int, ...]
 
     def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
-        base = len(operands) - 1
-        updates = rows_first(operands[base - 1], self.form.operands[base - 1], self.leading, self.rest)
-        of_indices = self.form.operands[base]
-        whole = [sizes[d] for d in self.leading]
-        held = [sizes[d] if d in of_indices.dims else 1 for d in self.leading]
-        indices = rows_first(
-            operands[base], of_indices, [d for d in self.leading if d in of_indices.dims], ()
+        lead, form = (*self.batch, *self.lookups), self.form
+        memory: dict[str, np.ndarray] = {}
+        updates = range(self.starts, self.base)
+        for k, at in enumerate(updates):
+            memory[f"in{k}"] = rows_first(operands[at], form.operands[at], lead, self.rest)
+        whole = [sizes[d] for d in lead]
+        for k, at in enumerate(range(self.base, len(operands))):
+            of_indices = form.operands[at]
+            held = [sizes[d] if d in of_indices.dims else 1 for d in lead]
+            found = rows_first(operands[at], of_indices, [d for d in lead if d in of_indices.dims], ())
+            found = np.broadcast_to(found.reshape(len(found), *held), (len(found), *whole))
+            index = np.ascontiguousarray(found.reshape(len(found), -1), np.int32)
+            memory[f"in{len(updates) + k}"] = index
+        rows, row = (
+            math.prod(sizes[d] for d in (*self.batch, *self.places)),
+            math.prod(sizes[d] for d in self.rest),
         )
-        indices = np.broadcast_to(indices.reshape(len(indices), *held), (len(indices), *whole))
-        size = sizes[self.places]
-        out = np.zeros((len(updates), size + 1, updates.shape[2]), updates.dtype)
-        if not self.what.is_fresh:
-            out[:, :size] = rows_first(operands[0], self.form.results[0], (self.places,), self.rest)
-        fields = {
-            "row_bytes": updates.shape[2] * updates.itemsize,
-            "first": origins[:, self.places],
-            "size": size,
-            "last": self.form.dims[self.places].size - 1,
-        }
-        index = np.ascontiguousarray(indices.reshape(len(indices), -1), np.int32)
-        return {"in0": updates, "in1": index, "out0": out}, fields
+        for k in range(len(form.results)):
+            # numbers of lookups come with no update: they are the result before that of the updates
+            given = k - (len(form.results) - len(updates))
+            dtype = memory[f"in{given}"].dtype if given >= 0 else np.dtype(_NUMBER)
+            out = memory[f"out{k}"] = np.zeros((len(origins), rows + 1, row), dtype)
+            if self.starts:
+                dims = (*self.batch, *self.places)
+                out[:, :rows] = rows_first(operands[k], form.results[k], dims, self.rest)
+        fields: dict[str, Any] = {}
+        for k, d in enumerate(self.places):
+            fields |= {f"first{k}": origins[:, d], f"size{k}": sizes[d], f"last{k}": form.dims[d].size - 1}
+        number, stride = np.zeros(len(origins), np.int64), 1
+        for d in reversed(self.lookups):
+            number, stride = number + stride * origins[:, d], stride * form.dims[d].size
+        return memory, {**fields, "number": number}
 
-    def fill(self, sizes: tuple[int, ...]) -> dict[str, Field]:
-        """Return the fields of filling the tensor: nothing but where it is."""
-        return {"out0": "out0"}
+    def fill(self, k: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+        """Return the fields of filling a result: nothing but where it is."""
+        return {"out0": f"out{k}"}
 
-    def update(self, sizes: tuple[int, ...]) -> dict[str, Field]:
-        """Return the fields of the updates."""
-        return {name: name for name in ("in0", "in1", "out0")}
+    def update(self, k: int | None, is_numbered: bool, sizes: tuple[int, ...]) -> list[dict[str, Field]]:
+        """Return the fields of the updates of result ``k``, or of all, one after the other along ``batch``."""
+        count, given = len(self.form.results), self.base - self.starts
+        size = self.item_bytes[k or 0]
+        row = math.prod(sizes[d] for d in self.rest) * size
+        updates = math.prod(sizes[d] for d in self.lookups)
+        part, fixed = row, {} if is_numbered else {"row_bytes": row}
+        for axis, d in reversed(list(enumerate(self.places))):
+            fixed[f"bytes{axis}"], part = part, part * sizes[d]
+        batch = math.prod(sizes[d] for d in self.batch)
+        results = range(count) if k is None else (k,)
+        found: list[dict[str, Field]] = []
+        for b in range(batch):
+            fields: dict[str, Field] = {**fixed, "outside": (batch - b) * part}
+            for at, result in enumerate(results):
+                fields[f"out{at}"] = f"out{result}", b * part
+            for at in range(0 if is_numbered else given):
+                fields[f"in{at}"] = f"in{at}", b * updates * row
+            for at in range(given, given + len(self.axes)):
+                fields[f"in{at}"] = f"in{at}", b * updates * _WORD_BYTES
+            found.append(fields)
+        return found
 
     def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
         """See ``Kernel``."""
-        found = memory["out0"][:, : sizes[self.places]]
-        return [along_axes(found, sizes, (self.places, *self.rest), self.form.results[0].dims)]
+        dims = (*self.batch, *self.places, *self.rest)
+        return [
+            along_axes(memory[f"out{k}"][:, :-1], sizes, dims, each.dims)
+            for k, each in enumerate(self.form.results)
+        ]
