@@ -6,9 +6,10 @@ from hlo_passes.ir import Instruction
 from hlo_passes.ops import DotGeneral
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
-from tiles.graph import OpForm, Tensor
+from tiles.graph import OpForm, Site, Tensor
 from tiles.poplibs.forms import dot_form
-from tiles.poplibs.poplin.matmul import MatMul, matmul_codelet
+from tiles.poplibs.poplin import products
+from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.poplibs.poputil.place import place
 
 
@@ -32,26 +33,23 @@ def place_dot(
             location=location,
             try_="precision=None, or convert the operands",
         )
-    form, codelet, out = _contraction(instruction)
-    return place(
-        lowering.site(location, "dot"),
-        codelet,
-        form,
-        [lhs, rhs],
-        (out,),
-    )[0]
+    form, out = _contraction(instruction)
+
+    def multiply(site: Site, lhs: Tensor, rhs: Tensor) -> Tensor:
+        return place(site, matmul_codelet(lhs.dtype, rhs.dtype, out), form, [lhs, rhs], (out,))[0]
+
+    return products(lowering.site(location, "dot"), lhs, rhs, out, multiply)
 
 
-def _contraction(instruction: Instruction) -> tuple[OpForm, MatMul, str]:
-    """Return the form, the codelet and the result's dtype of a dot_general."""
+def _contraction(instruction: Instruction) -> tuple[OpForm, str]:
+    """Return the form and the result's dtype of a dot_general."""
     op = instruction.op
     assert isinstance(op, DotGeneral)
     n, (lhs, rhs) = op.dimension_numbers, (v.type for v in instruction.operands)
     form = dot_form(
         lhs.shape, rhs.shape, n.lhs_batching, n.rhs_batching, n.lhs_contracting, n.rhs_contracting
     )
-    out = dtype_of(instruction.result.type)
-    return form, matmul_codelet(dtype_of(lhs), dtype_of(rhs), out), out
+    return form, dtype_of(instruction.result.type)
 
 
 @lowers(DotGeneral)

@@ -82,6 +82,47 @@ def test_rows_are_looked_up(sizes, axis, indices, is_unsigned, dtype, tiles) -> 
 
 @given(
     SIZES,
+    st.lists(st.tuples(INDEX, INDEX), min_size=1, max_size=9),
+    st.sampled_from(["two indices", "two and a window", "batched", "along an axis"]),
+    DTYPES,
+    TILES,
+)
+@budget(PROGRAM)
+def test_places_with_several_indices_are_looked_up(sizes, indices, kind, dtype, tiles) -> None:
+    """Places along two axes, and places of tables that lie side by side."""
+    x, at = values(sizes, dtype), np.array(indices, np.int32)
+
+    def found(x, at):
+        if kind == "two indices":
+            return x.at[at[:, 0], at[:, 1]].get(mode="clip")
+        if kind == "two and a window":
+            return jax.vmap(lambda at: lax.dynamic_slice(x, (at[0], at[1], 0), (1, 1, x.shape[2])))(at)
+        own = at[:, 0] + jnp.arange(len(x), dtype=jnp.int32)[:, None]
+        if kind == "batched":
+            return jax.vmap(lambda x, at: x.at[at].get(mode="clip"))(x, own)
+        own = own[:, None, : x.shape[2]] % x.shape[1]
+        return jnp.take_along_axis(x, jnp.broadcast_to(own, (len(x), 1, own.shape[2])), axis=1, mode="clip")
+
+    share = agrees(jax.jit(found), (x[:, :, : len(at)], at), tiles)
+    event(f"vertices by code: {share:.0%}")
+
+
+@pytest.mark.parametrize("kind", ["two indices", "batched", "last axis"])
+def test_lookups_of_places_with_several_indices_run_by_code(kind) -> None:
+    x, at = values((3, 5, 7), "float32"), np.array([[1, 4], [0, 2], [2, 0], [5, -1]], np.int32)
+
+    def found(x, at):
+        if kind == "two indices":
+            return x.at[at[:, 0], at[:, 1]].get(mode="clip")
+        if kind == "batched":
+            return jax.vmap(lambda x, at: x.at[at].get(mode="clip"))(x, at[:3])
+        return jnp.take_along_axis(x, at[:3, :1, None] + jnp.zeros((1, 5, 1), jnp.int32), axis=2, mode="clip")
+
+    assert agrees(found, (x, at), 4) == 1
+
+
+@given(
+    SIZES,
     st.integers(0, 2),
     st.lists(INDEX, min_size=1, max_size=14),
     st.sampled_from(["float32", "int32", "uint32", "float16", "int8", "uint16"]),

@@ -233,6 +233,7 @@ def compile_lookup(
     name: str = "lookup",
     *,
     is_part: bool = False,
+    axes: int = 1,
 ) -> TileCode:
     """Return the code that copies rows of a table, or of a part of one, at clamped indices; see ``Lookup``.
 
@@ -240,7 +241,7 @@ def compile_lookup(
       NoTileCode: rows that start inside a word.
     """
     isa = instructions_of(target)
-    nest = Lookup(Emitter(isa), alignment_bytes, is_unsigned=is_unsigned, is_part=is_part)
+    nest = Lookup(Emitter(isa), alignment_bytes, is_unsigned=is_unsigned, is_part=is_part, axes=axes)
     return _made(nest, isa, name)
 
 

@@ -82,65 +82,90 @@ class RowCopies:
 class Lookup(RowCopies):
     """Builds the code of ``out[i, :] = table[clamp(index[i]), :]`` for rows of ``n`` words.
 
+    Where a place has several indices, each clamped along an axis of its own, memory and fields of the first one are named "in1",
+    "size" and so on, those of the second one "in2", "size1" and so on.
+
     Of a table of which there are ``size`` rows from ``first`` on, and the last one is ``last``, rows elsewhere are zeros: a row
     that is there is read, and masked.
 
     Args:
       is_unsigned: whether indices are.
       is_part: whether the table is a part of one.
+      axes: how many indices a place has.
     """
 
     is_unsigned: bool = False
     is_part: bool = False
+    axes: int = 1
 
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""
         e, workers = self.emitter, self.emitter.isa["worker_contexts"]
         with e.at(CELL):
-            table, indices, out = (self.argument(name) for name in ("in0", "in1", "out0"))
+            table, *indices, out = (
+                self.argument(name) for name in ("in0", *(f"in{1 + k}" for k in range(self.axes)), "out0")
+            )
             n, rows = (self.argument(name) for name in ("n", "rows"))
-            last = None if self.is_part else e.main("add", self.argument("size"), imms=(-1,))
-            pitch, out_pitch = self.argument("in0_row_bytes"), self.argument("out0_row_bytes")
+            lasts = [
+                None if self.is_part else e.main("add", self._of("size", k), imms=(-1,))
+                for k in range(self.axes)
+            ]
+            pitches = [self._of("in0_row_bytes", k) for k in range(self.axes)]
+            out_pitch = self.argument("out0_row_bytes")
             worker = emit_worker(e)
             count = emit_share(e, rows, worker)
-            index = e.main("add", indices, e.main("mul", worker, imms=(WORD_BYTES,)))
+            own = e.main("mul", worker, imms=(WORD_BYTES,))
+            indices = [e.main("add", index, own) for index in indices]
             target = e.main("add", out, e.main("mul", worker, out_pitch))
             step = e.main("mul", out_pitch, imms=(workers,))
             accesses = e.main("shr", n, imms=(1,)) if self.access_words > 1 else n
             rest = e.main("and", n, imms=(1,))
-        row = self._row(index, table, pitch, last, target, accesses, rest)
+        with e.at(ROW):
+            source, mask = self._found(indices, table, pitches, lasts)
+        row = self._row(source, mask, target, accesses, rest)
         with e.at(ROW):
             e.emit("add", (target,), (target, step))
         row += e.empty(ROW)
         return worker_code(e, count, share(ROWS, workers), row)
 
-    def _row(
+    def _of(self, name: str, axis: int) -> Register:
+        return self.argument(f"{name}{axis}" if axis else name)
+
+    def _found(
         self,
-        index: Register,
+        indices: list[Register],
         table: Register,
-        pitch: Register,
-        last: Register | None,
-        target: Register,
-        accesses: Register,
-        rest: Register,
-    ) -> list[Item]:
-        """Return the code of one index: load and clamp it, copy its row, and the word that fills no access."""
-        e, words = self.emitter, self.access_words
-        mask: Register | None = None
-        with e.at(ROW):
+        pitches: list[Register],
+        lasts: list[Register | None],
+    ) -> tuple[Register, Register | None]:
+        """Emit where the row lies that a place's indices name, and of a part of a table the mask of what is there."""
+        e, source, is_here = self.emitter, table, MZERO
+        for k, (index, pitch, last) in enumerate(zip(indices, pitches, lasts, strict=True)):
             number = e.fresh("M")
-            e.emit("ld32step", (number, index), (MZERO, index), (e.isa["worker_contexts"],), stream="in1")
-            last = last or self.argument("last")  # of a part, for every index: registers are few
+            e.emit(
+                "ld32step", (number, index), (MZERO, index), (e.isa["worker_contexts"],), stream=f"in{1 + k}"
+            )
+            last = last or self._of("last", k)  # of a part, for every index: registers are few
             if self.is_unsigned:
                 clamped = e.move_conditionally("movnz", last, number, e.main("cmpult", number, last))
             else:
                 clamped = e.main("min", e.main("max", number, imms=(0,)), last)
             if self.is_part:
-                place = e.main("sub", clamped, self.argument("first"))
-                is_here = e.main("cmpult", place, self.argument("size"))
-                clamped = e.main("mul", place, is_here)
-                mask = e.to_aux(*(e.main("sub", MZERO, is_here),) * words)
-            source = e.main("add", table, e.main("mul", clamped, pitch))
+                place = e.main("sub", clamped, self._of("first", k))
+                is_inside = e.main("cmpult", place, self._of("size", k))
+                clamped = e.main("mul", place, is_inside)
+                is_here = e.main("and", is_here, is_inside) if k else is_inside
+            source = e.main("add", source, e.main("mul", clamped, pitch))
+        if not self.is_part:
+            return source, None
+        return source, e.to_aux(*(e.main("sub", MZERO, is_here),) * self.access_words)
+
+    def _row(
+        self, source: Register, mask: Register | None, target: Register, accesses: Register, rest: Register
+    ) -> list[Item]:
+        """Return the code that copies a row, and the word that fills no access."""
+        e, words = self.emitter, self.access_words
+        with e.at(ROW):
             there = e.main("add", target, imms=(0,))
             left, right = source, there
             if words > 1:

@@ -9,6 +9,7 @@ from tiles.poplibs.poplin.matmul import MatMul, matmul_codelet
 from tiles.poplibs.poplin.matmul_cycles import METHODS
 from tiles.poplibs.poplin.partials import ConvPartialReduce, add_partials
 from tiles.poplibs.poplin.spread import SpreadConvolution
+from tiles.poplibs.poplin.widening import products
 
 __all__ = [
     "CONV_METHODS",
@@ -30,6 +31,7 @@ __all__ = [
     "lu",
     "matmul",
     "matmul_codelet",
+    "products",
     "qr",
     "triangular_solve",
 ]

@@ -8,6 +8,7 @@ from tiles.errors import InvalidGraph
 from tiles.graph import Graph, Plan, Site, Tensor, site_of
 from tiles.poplibs.forms import dot_form
 from tiles.poplibs.poplin.matmul import matmul_codelet
+from tiles.poplibs.poplin.widening import products
 from tiles.poplibs.poputil.place import place
 
 DimensionNumbers = tuple[tuple[Seq[int], Seq[int]], tuple[Seq[int], Seq[int]]]
@@ -43,8 +44,14 @@ def dot_general(
         raise InvalidGraph(f"cannot multiply {lhs.dtype} with {rhs.dtype}; cast one operand first")
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     form = dot_form(lhs.shape, rhs.shape, lhs_batch, rhs_batch, lhs_contract, rhs_contract)
-    codelet = matmul_codelet(lhs.dtype, rhs.dtype, out_dtype, method)
-    return place(site, codelet, form, [lhs, rhs], (codelet.out_dtype,), plan=plan)[0]
+    out = out_dtype or lhs.dtype
+
+    def multiply(site: Site, lhs: Tensor, rhs: Tensor) -> Tensor:
+        codelet = matmul_codelet(lhs.dtype, rhs.dtype, out, method)
+        return place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
+
+    is_free = method == "auto" and plan is None
+    return products(site, lhs, rhs, out, multiply) if is_free else multiply(site, lhs, rhs)
 
 
 def matmul(

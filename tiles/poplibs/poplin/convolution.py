@@ -26,6 +26,7 @@ from tiles.poplibs.poplin.conv import WHOLE_TAPS, conv_codelet
 from tiles.poplibs.poplin.conv_cycles import SPREAD_METHODS
 from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.poplibs.poplin.spread import spread_codelet
+from tiles.poplibs.poplin.widening import products
 from tiles.poplibs.popops.interleave import interleave, phase_numbers
 from tiles.poplibs.popops.movement import slice as slice_tensor
 from tiles.poplibs.poputil.copies import reshape
@@ -87,12 +88,32 @@ def convolution(
     if lhs.dtype != rhs.dtype:
         raise InvalidGraph(f"cannot convolve {lhs.dtype} with {rhs.dtype}; cast one operand first")
     _check(lhs, rhs, axes, windows, feature_groups, batch_groups)
-    groups = feature_groups * batch_groups
-    split = _Split(axes, groups, axes.lhs[0] if batch_groups > 1 else axes.lhs[1])
+    groups, out = feature_groups * batch_groups, out_dtype or lhs.dtype
+
+    def convolve(site: Site, lhs: Tensor, rhs: Tensor) -> Tensor:
+        return _convolution(site, lhs, rhs, axes, windows, groups, batch_groups > 1, out, method, plan)
+
+    is_free = method == "auto" and plan is None
+    return products(site, lhs, rhs, out, convolve) if is_free else convolve(site, lhs, rhs)
+
+
+def _convolution(
+    site: Site,
+    lhs: Tensor,
+    rhs: Tensor,
+    axes: ConvAxes,
+    windows: Seq[Window],
+    groups: int,
+    in_batches: bool,
+    out: str,
+    method: str,
+    plan: Plan | None,
+) -> Tensor:
+    """Return a convolution; arguments as of ``convolution``, with groups of features or ``in_batches``."""
+    split = _Split(axes, groups, axes.lhs[0] if in_batches else axes.lhs[1])
     if groups > 1:
         lhs = reshape(site, lhs, split.cut(lhs.shape, split.lhs_axis))
         rhs = reshape(site, rhs, split.cut(rhs.shape, axes.rhs[0]))
-    out = out_dtype or lhs.dtype
     of_spread = _product if _is_product(windows, lhs, rhs, split, plan) else _spread
     if of_spread is _product or _is_spread(windows, lhs, rhs, split, method):
         codelet, form = of_spread(lhs, rhs, split, windows, out, method)

@@ -28,6 +28,7 @@ from tiles._jax_compat import (
 from tiles.elements.select import ONE_FUNCTION
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell
+from tiles.numerics.accumulate import accumulate
 from tiles.numerics.dtypes import is_float, is_integer, to_jax
 from tiles.numerics.total_order import total_order_key
 
@@ -154,6 +155,8 @@ def _compare(cell: Cell, attrs: Mapping[str, Any], lhs: Array, rhs: Array) -> Ar
 
 
 def _convert(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
+    if attrs.get("accumulates"):  # into what products are added in: of words the ring adds zeros
+        return accumulate(x, attrs["dtype"])
     return _converted(x, to_jax(attrs["dtype"]))
 
 
@@ -295,7 +298,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("is_finite", 1, _plain(lax.is_finite), "IS_FINITE", _boolean, accepts="F"),
         Function("compare", 2, _compare, "COMPARE", _boolean, ("direction", "compare_type")),
         Function("select", 3, _plain(lax.select), "SELECT", _second),
-        Function("convert", 1, _convert, "CAST", _stated, ("dtype",)),
+        Function("convert", 1, _convert, "CAST", _stated, ("dtype", "accumulates")),
         Function("bitcast_convert", 1, _bitcast, "BITCAST", _stated, ("dtype",)),
         Function(
             "reduce_precision",

@@ -14,8 +14,8 @@ import numpy as np
 from jax import Array, lax
 
 from tiles._jax_compat import gather
-from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, code_or_formula, register
 from tiles.numerics.dtypes import is_float, itemsize, unsigned_of
 from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.block_slicing_code import AXES
@@ -185,11 +185,16 @@ class MultiSlice(Codelet):
         sharers = np.where(lookups == 1, target.workers_per_tile, 1)
         inside, outside = slices_of_worker(lookups, share, target)
         value = multi_slice_cycles(row, inside, outside, self.dtype, target, sharers) + zeros
-        is_stated = takes_rows(form, self.windows) and itemsize(self.dtype) <= STATED_BYTES
-        return Cycles(value, Basis.DOCUMENTED if is_stated else Basis.ASSUMED, SOURCE)
+        if takes_rows(form, self.windows) and itemsize(self.dtype) <= STATED_BYTES:
+            return Cycles(value, Basis.DOCUMENTED, SOURCE)
+        estimated = Cycles(value, Basis.ASSUMED, SOURCE)
+        try:
+            return code_or_formula(self.tile_code(extents, target), estimated)
+        except (NoTileCode, OutOfRegisters):
+            return estimated
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
-        """Return the code of a slice, or of lookups, along one axis of a whole table."""
+        """Return the code of a slice along one axis or two, or of lookups along any."""
         return slice_code(extents, self.axes, self.windows, self.dtype, target, self.label)
 
     def combiner(self) -> str | None:

@@ -24,12 +24,12 @@ from tiles.elements import (
 )
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Cycles, Extents, OpForm, VertexCode, code_or_formula
-from tiles.graph.cycles import CodeMemory, Kernel
+from tiles.graph.cycles import CodeMemory, Field, Kernel
 from tiles.numerics.dtypes import itemsize
 from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.block_slicing_code import AXES, block_code
 from tiles.poplibs.popops.laid_out import along_axes, check_indices, is_plain, rows_first
-from tiles.poplibs.popops.offsets import NO_WINDOW, takes_rows
+from tiles.poplibs.popops.offsets import NO_WINDOW, takes_places
 from tiles.poplibs.popops.slicing_cycles import SOURCE, dynamic_slice_cycles
 from tiles.target import Basis, Target
 
@@ -42,40 +42,25 @@ def slice_code(
     """Return the code of a slice, or of lookups of single rows; arguments as of ``MultiSlice``.
 
     Raises:
-      NoTileCode: more than two axes, lookups of windows, indices of other types than int32, and for lookups uint32.
+      NoTileCode: blocks along more than two axes, lookups of windows, indices of other types than int32, and for lookups uint32.
     """
+    form = extents.form
+    if takes_places(form, windows) and any(m.dims for m in form.operands[1:]):
+        return _lookup_code(extents, axes, windows, dtype, target, name)
     if len(axes) == AXES:
         return block_code(extents, axes, windows, dtype, target, name, is_update=False)
-    form = extents.form
     axis, window = _one_axis(axes, windows)
     if not all(map(is_plain, (*form.operands, *form.results))):
         raise NoTileCode("a slice of a tensor that is read from an offset on")
     ((places, _),) = form.operands[0].axes[axis].terms
-    looked_up = form.operands[1].dims
+    if window == NO_WINDOW or form.operands[1].dims:
+        raise NoTileCode("lookups of windows")
     rest = tuple(d for d in form.operands[0].dims if d != places)
-    leading = looked_up if window == NO_WINDOW else (*looked_up, window)
-    if looked_up and takes_rows(form, windows):
-        window = NO_WINDOW
-    if (window != NO_WINDOW) == bool(looked_up) or set(rest) & set(looked_up):
-        raise NoTileCode("lookups of windows, or in a table of their own each")
     if any(form.dims[d].size > 1 for d in rest if d not in form.results[0].dims):
         raise NoTileCode("a table of which one place of another axis is read")
-    is_unsigned = extents.operand_dtypes[1] == "uint32" and window == NO_WINDOW
-    if not is_unsigned:
-        check_indices(extents.operand_dtypes[1])
-    kernel = _Slice(form, places, leading, rest, window, extents.result_dtypes[0] != dtype)
+    check_indices(extents.operand_dtypes[1])
+    kernel = _Slice(form, places, (window,), rest, window, extents.result_dtypes[0] != dtype)
     row = extents.product(rest) * itemsize(dtype)
-    if window == NO_WINDOW:
-        count = extents.product(looked_up)
-        whole = _is_whole(extents, (places,))
-        kind = "unsigned lookup" if is_unsigned else "lookup"
-        found: list[VertexCode] = []
-        for is_part, those in ((False, whole), (True, ~whole)):
-            if those.any():
-                own = dataclasses.replace(kernel, is_part=is_part)
-                kinds = f"part {kind}" if is_part else kind
-                found += _parts(kinds, row, row // _WORD_BYTES, count, those, own, target, name)
-        return tuple(found)
     whole = _is_whole(extents, (places, window))
     taken = np.minimum(extents.product((window,)), extents.product((places,)))
     zeros = row * (extents.product((window,)) - taken) // _WORD_BYTES
@@ -87,6 +72,47 @@ def slice_code(
         own = dataclasses.replace(kernel, is_part=True)
         parts += _parts("part slice", row, words, zeros, ~whole, own, target, name)
     return tuple(parts)
+
+
+def _lookup_code(
+    extents: Extents, axes: Sequence[int], windows: Sequence[int], dtype: str, target: Target, name: str
+) -> tuple[VertexCode, ...]:
+    """Return the code of lookups of single places; where they lie along an axis of the table, one after the other.
+
+    Raises:
+      NoTileCode: see ``slice_code``.
+    """
+    form = extents.form
+    if not all(map(is_plain, (*form.operands, *form.results))):
+        raise NoTileCode("a slice of a tensor that is read from an offset on")
+    places = tuple(form.operands[0].axes[axis].terms[0][0] for axis in axes)
+    of_table, wanted = form.operands[0].dims, form.results[0].dims
+    indexed = {d for m in form.operands[1:] for d in m.dims}
+    looked_up = tuple(d for d in wanted if d in {*indexed, *windows} and d not in of_table)
+    batch = tuple(d for d in of_table if d in indexed)
+    rest = tuple(d for d in of_table if d not in (*places, *batch))
+    if set(batch) & set(places) or set(wanted) != {*looked_up, *batch, *(d for d in rest if d in wanted)}:
+        raise NoTileCode("lookups at indices that vary along what they look up")
+    if any(form.dims[d].size > 1 for d in rest if d not in wanted):
+        raise NoTileCode("a table of which one place of another axis is read")
+    is_unsigned = set(extents.operand_dtypes[1:]) == {"uint32"}
+    if not is_unsigned:
+        for given in extents.operand_dtypes[1:]:
+            check_indices(given)
+    kernel = _Lookups(
+        form, places, batch, looked_up, rest, extents.result_dtypes[0] != dtype, itemsize(dtype)
+    )
+    row = extents.product(rest) * itemsize(dtype)
+    count, times = extents.product(looked_up), extents.product(batch)
+    whole = _is_whole(extents, places)
+    found: list[VertexCode] = []
+    for is_part, those in ((False, whole), (True, ~whole)):
+        if those.any():
+            own = dataclasses.replace(kernel, is_part=is_part)
+            kind = f"{'part ' * is_part}{'unsigned ' * is_unsigned}lookup {len(places)}"
+            parts = _parts(kind, row, row // _WORD_BYTES, count, those, own, target, name)
+            found += [dataclasses.replace(part, runs=part.runs * times, turn=own.turns) for part in parts]
+    return tuple(found)
 
 
 def update_code(
@@ -203,8 +229,9 @@ def _parts(
 
 @lru_cache(maxsize=64)
 def _variant(isa: InstructionSet, kind: str, alignment_bytes: int) -> Variant:
-    if kind.endswith("lookup"):
-        code = compile_lookup(isa, alignment_bytes, "unsigned" in kind, is_part="part" in kind)
+    if "lookup" in kind:
+        axes = int(kind.split()[-1])
+        code = compile_lookup(isa, alignment_bytes, "unsigned" in kind, is_part="part" in kind, axes=axes)
         return Variant.of(code, isa)
     if kind == "part slice":
         return Variant.of(compile_part_slice(isa, alignment_bytes), isa)
@@ -213,10 +240,10 @@ def _variant(isa: InstructionSet, kind: str, alignment_bytes: int) -> Variant:
 
 @dataclass(frozen=True)
 class _Slice:
-    """Slices, or lookups, of rows: ``leading`` numbers the rows of the result, ``rest`` their elements.
+    """Slices of rows: ``leading`` numbers the rows of the result, ``rest`` their elements.
 
-    ``window`` is the dimension of a slice's rows, or ``NO_WINDOW``; ``is_part`` says that a vertex has a part of the
-    table, or of the slice; ``as_words`` that the result is the bits of what was found.
+    ``window`` is the dimension of a slice's rows; ``is_part`` says that a vertex has a part of the table, or of the slice;
+    ``as_words`` that the result is the bits of what was found.
     """
 
     form: OpForm
@@ -236,11 +263,9 @@ class _Slice:
         pitch = table.shape[2] * table.itemsize
         fields: dict[str, Any] = {"row_bytes": pitch, "in0_row_bytes": pitch, "out0_row_bytes": pitch}
         fields |= {"size": table.shape[1], "window": count}
-        taken = 1 if self.window == NO_WINDOW else self.form.dims[self.window].size
-        fields["last"] = self.form.dims[self.places].size - taken
+        fields["last"] = self.form.dims[self.places].size - self.form.dims[self.window].size
         if self.is_part:
-            start = 0 if self.window == NO_WINDOW else origins[:, self.window]
-            fields["first"] = origins[:, self.places] - start
+            fields["first"] = origins[:, self.places] - origins[:, self.window]
         dtype = np.dtype(f"uint{8 * table.itemsize}") if self.as_words else table.dtype
         out = np.zeros((len(table), count, table.shape[2]), dtype)
         return {"in0": table, "in1": np.ascontiguousarray(indices, np.int32), "out0": out}, fields
@@ -248,6 +273,66 @@ class _Slice:
     def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
         """See ``Kernel``."""
         return [along_axes(memory["out0"], sizes, (*self.leading, *self.rest), self.form.results[0].dims)]
+
+
+@dataclass(frozen=True)
+class _Lookups:
+    """Lookups of rows, one after the other along ``batch``, along which tables and indices lie alike.
+
+    ``places`` are what is looked up, ``looked_up`` numbers a table's lookups, ``rest`` the elements of rows; ``as_words`` as of
+    ``_Slice``, ``is_part`` says that a vertex has a part of the table.
+    """
+
+    form: OpForm
+    places: tuple[int, ...]
+    batch: tuple[int, ...]
+    looked_up: tuple[int, ...]
+    rest: tuple[int, ...]
+    as_words: bool
+    item_bytes: int
+    is_part: bool = False
+
+    def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
+        """See ``Kernel``."""
+        table = rows_first(operands[0], self.form.operands[0], (*self.batch, *self.places), self.rest)
+        lead = (*self.batch, *self.looked_up)
+        whole = [sizes[d] for d in lead]
+        memory = {"in0": table}
+        for k, (of_indices, x) in enumerate(zip(self.form.operands[1:], operands[1:], strict=True)):
+            held = [sizes[d] if d in of_indices.dims else 1 for d in lead]
+            index = rows_first(x, of_indices, [d for d in lead if d in of_indices.dims], ())
+            index = np.broadcast_to(index.reshape(len(x), *held), (len(x), *whole))
+            memory[f"in{1 + k}"] = np.ascontiguousarray(index.reshape(len(x), -1), np.int32)
+        dtype = np.dtype(f"uint{8 * table.itemsize}") if self.as_words else table.dtype
+        memory["out0"] = np.zeros((len(table), math.prod(whole), table.shape[2]), dtype)
+        pitch = table.shape[2] * table.itemsize
+        fields: dict[str, Any] = {"out0_row_bytes": pitch}
+        for k, d in reversed(list(enumerate(self.places))):
+            end = str(k) if k else ""
+            fields |= {f"in0_row_bytes{end}": pitch, f"size{end}": sizes[d]}
+            pitch *= sizes[d]
+            if self.is_part:
+                fields |= {f"last{end}": self.form.dims[d].size - 1, f"first{end}": origins[:, d]}
+        return memory, fields
+
+    def turns(self, sizes: tuple[int, ...]) -> list[dict[str, Field]]:
+        """Return the fields of every table's lookups."""
+        row = math.prod(sizes[d] for d in self.rest) * self.item_bytes
+        table = row * math.prod(sizes[d] for d in self.places)
+        count = math.prod(sizes[d] for d in self.looked_up)
+        return [
+            {
+                "in0": ("in0", b * table),
+                **{f"in{1 + k}": (f"in{1 + k}", b * count * _WORD_BYTES) for k in range(len(self.places))},
+                "out0": ("out0", b * count * row),
+            }
+            for b in range(math.prod(sizes[d] for d in self.batch))
+        ]
+
+    def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """See ``Kernel``."""
+        dims = (*self.batch, *self.looked_up, *self.rest)
+        return [along_axes(memory["out0"], sizes, dims, self.form.results[0].dims)]
 
 
 @dataclass(frozen=True)
