@@ -201,6 +201,13 @@ def test_updates_of_places_with_several_indices_run_by_code(operation, is_batche
     assert agrees(updated, (x, updates, rows, columns), 4) == 1
 
 
+def test_a_place_of_constant_index_is_set() -> None:
+    x, y = values((6, 4), "float32"), values((4,), "float32")
+    assert (
+        agrees(lambda x, y, i: x.at[i[0]].set(y).at[2, 3].set(y[0]), (x, y, np.array([3], np.int32)), 4) == 1
+    )
+
+
 def test_code_runs_wherever_a_part_of_the_tensor_lies() -> None:
     """A window across two tiles' parts, of which one begins inside a 64-bit word's row."""
     x = values((9, 7, 3), "float32")

@@ -5,11 +5,14 @@ import pytest
 from jax import lax
 
 from tests.unit.tiles.poplibs_cells import run_graph, words
+from tiles.compiler import compile_graph
+from tiles.engine import make_engine
 from tiles.errors import InvalidGraph
 from tiles.graph import AxisSplit, Copy, Execute, Graph, Layout, Plan, Sequence, Site, whole
 from tiles.planning import Planner
 from tiles.poplibs import gcl, poplin, popops, poputil
 from tiles.poplibs.popops import arg, call
+from tiles.poplibs.windows import Window
 from tiles.target import Target, find_system
 
 TARGET = Target.named("gc200").replace(num_tiles=8)
@@ -285,3 +288,18 @@ def test_arguments_in_another_order_are_named():
     for build, said in wrong:
         with pytest.raises(InvalidGraph, match=said):
             build()
+
+
+def test_products_of_doubles_stay_doubles():
+    """The units take no type for them: nothing passes in another one."""
+    x, w = (np.random.default_rng(k).normal(size=shape) for k, shape in enumerate(((1, 9, 2), (3, 2, 4))))
+    bench = Bench(x=x, w=w)
+    field, kernel = bench.tensors["x"], bench.tensors["w"]
+    axes = poplin.ConvAxes((0, 2, 1), (2, 1, 0), (0, 2, 1))
+    convolved = poplin.convolution(bench.graph, field, kernel, axes, [Window(9, 3)])
+    rows, columns = poputil.reshape(bench.graph, field, (9, 2)), poputil.reshape(bench.graph, kernel, (2, 12))
+    bench.graph.outputs = [convolved.name, poplin.matmul(bench.graph, rows, columns).name]
+    found, _ = make_engine(compile_graph(bench.graph), "fast").run(x, w)
+    expected = sum(x[0, t : t + 7] @ w[t] for t in range(3))
+    np.testing.assert_allclose(found[0][0], expected, rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(found[1], x[0] @ w.reshape(2, 12), rtol=1e-14, atol=1e-14)

@@ -19,7 +19,7 @@ from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant
 from tiles.errors import NoTileCode
 from tiles.graph import OpForm, VertexCode
-from tiles.numerics.dtypes import is_float, to_jax
+from tiles.numerics.dtypes import is_narrow_float, to_jax
 from tiles.poplibs.poplin.methods import stream_of
 from tiles.target import Target
 
@@ -60,7 +60,11 @@ def streamed_product(dtype: str, accumulate: str, target: Target) -> Product:
       NoTileCode: the machine has no units for them, or they are integers, which pass as halves.
     """
     stream = stream_of(dtype, accumulate, target)
-    if not stream.units or stream.sums != accumulate or (stream.dtype != dtype and not is_float(dtype)):
+    if (
+        not stream.units
+        or stream.sums != accumulate
+        or (stream.dtype != dtype and not is_narrow_float(dtype))
+    ):
         raise NoTileCode(f"products of {dtype} into {accumulate}, which are widened for the multiply units")
     return product_of(stream.dtype, accumulate)
 

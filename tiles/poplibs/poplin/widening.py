@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tiles.graph import Sequence, Site, Tensor
-from tiles.numerics.dtypes import is_float
+from tiles.numerics.dtypes import is_narrow_float
 from tiles.poplibs.poplin.matmul import partials_of
 from tiles.poplibs.poplin.methods import stream_of
 from tiles.poplibs.popops.elementwise import map as map_elements
@@ -32,8 +32,9 @@ def products(
       out_dtype: of the result.
       multiply: adds the products of two operands to a site.
     """
-    wide = stream_of(lhs.dtype, partials_of(lhs.dtype, out_dtype), site.graph.target).dtype
-    if wide == lhs.dtype or lhs.dtype != rhs.dtype or not is_float(lhs.dtype):
+    stream = stream_of(lhs.dtype, partials_of(lhs.dtype, out_dtype), site.graph.target)
+    wide, is_narrow = stream.dtype, is_narrow_float(lhs.dtype) and lhs.dtype == rhs.dtype
+    if not is_narrow or not stream.units or wide == lhs.dtype:
         return multiply(site, lhs, rhs)
 
     def in_vertices(body: Sequence) -> tuple[Tensor, ...]:

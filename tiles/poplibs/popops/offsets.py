@@ -35,7 +35,7 @@ def window_size(form: OpForm, window: int) -> int:
 
 def takes_places(form: OpForm, windows: Sequence[int]) -> bool:
     """Return whether an index stands for a single place along every axis that it moves along."""
-    return all(window_size(form, window) == 1 for window in windows)
+    return bool(windows) and all(window_size(form, window) == 1 for window in windows)
 
 
 def takes_rows(form: OpForm, windows: Sequence[int]) -> bool:

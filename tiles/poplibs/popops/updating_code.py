@@ -96,8 +96,7 @@ def last_updates_code(
       NoTileCode: as of ``updates_code``; several dimensions of lookups of which a part has not the whole of the inner ones.
     """
     kernel = _places(extents, axes, windows, starts=0)
-    _, *inner = kernel.lookups
-    if any((extents.product((d,)) != extents.form.dims[d].size).any() for d in inner):
+    if any((extents.product((d,)) != extents.form.dims[d].size).any() for d in kernel.lookups[1:]):
         raise NoTileCode("the last of lookups that are split along an inner dimension")
     numbers, dtype = extents.result_dtypes
     words = _words_of(dtype)
