@@ -34,7 +34,7 @@ class Updates:
 
     Memory is named "in0" and so on for the updates, then for the indices along each axis, and "out0" and so on for the
     tensors' parts: along axis k ``size{k}`` places of ``bytes{k}`` from ``first{k}`` on; what lies outside of a part goes to
-    a row that is ``outside`` bytes from its beginning. Rows of updates are ``row_bytes`` apart.
+    a row that is ``outside`` bytes from its beginning. Rows of updates are as far apart as places along the last axis.
 
     Args:
       emitter: takes the code.
@@ -80,7 +80,6 @@ class Updates:
             indices = [self._argument(f"in{count + k}") for k in range(self.axes)]
             targets = [self._argument(f"out{k}") for k in range(count)]
             updates, n = self._argument("rows"), self._argument("n")
-            row_bytes = MZERO if self.is_numbered else self._argument("row_bytes")
             outside = self._argument("outside")
             parts = [
                 tuple(self._argument(f"{name}{k}") for name in ("first", "size", "bytes"))
@@ -115,7 +114,7 @@ class Updates:
         inner: list[Item] = [*e.empty(ROW), Repeat(words, share(N, workers), body[0])]
         with e.at(ROW):
             for source in sources:
-                e.emit("add", (source,), (source, row_bytes))
+                e.emit("add", (source,), (source, parts[-1][2]))
             if self.is_numbered:
                 e.emit("add", (number,), (number,), (1,))
         inner += e.empty(ROW)

@@ -77,6 +77,11 @@ def cast_cycles(dtype: str, out_dtype: str, elements: Amount, target: Target) ->
     return found if cast.basis is not Basis.ASSUMED else _by_code(dtype, out_dtype, elements, target) or found
 
 
+def casts_by_code(dtype: str, out_dtype: str, target: Target) -> bool:
+    """Return whether there is tile code that casts."""
+    return _by_code(dtype, out_dtype, 0, target) is not None
+
+
 def _by_code(dtype: str, out_dtype: str, elements: Amount, target: Target) -> Cycles | None:
     try:
         variant = existing(cast_variant(instructions_for(target), dtype, out_dtype))

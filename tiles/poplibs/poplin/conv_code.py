@@ -59,7 +59,7 @@ from tiles.poplibs.poplin.units_code import (
     tap_variant,
     weights_bits,
 )
-from tiles.poplibs.poplin.widened import widened
+from tiles.poplibs.poplin.widening_code import widened
 from tiles.target import Target
 
 

@@ -21,7 +21,7 @@ from tiles.numerics.dtypes import (
     to_jax,
 )
 from tiles.numerics.shared import Amount
-from tiles.poplibs.poplin.casts import NO_CAST, cast_cycles
+from tiles.poplibs.poplin.casts import NO_CAST, cast_cycles, casts_by_code
 from tiles.target import Basis, Target
 
 NEVER = 2**62
@@ -97,12 +97,14 @@ def streamed_dtype(dtypes: Sequence[str]) -> str:
 def widening_cycles(dtype: str, streamed: str, elements: Amount, target: Target) -> Cycles:
     """Return the cycles of widening operands on all workers before they are streamed, one operand after the other.
 
-    PopLibs widens none: they are at most DERIVED.
+    PopLibs' vertices widen none: they are DERIVED where all of the vertex has code, else ASSUMED.
     """
     if dtype == streamed:
         return NO_CAST
     cast, start = (cast_cycles(dtype, streamed, n, target) for n in (elements, 0))
-    return Cycles(cast.value + start.value, Basis.weakest([cast.basis, Basis.DERIVED]), cast.source)
+    has_code = is_narrow_float(dtype) and casts_by_code(dtype, streamed, target)
+    own = Basis.DERIVED if has_code else Basis.ASSUMED
+    return Cycles(cast.value + start.value, Basis.weakest([cast.basis, own]), cast.source)
 
 
 def costs_of(method: str, table: Mapping[str, Callable[..., Cycles]], *arguments: Any) -> list[Method]:

@@ -31,7 +31,7 @@ from tiles.poplibs.poplin.units_code import (
     streamed_product,
     weights_bits,
 )
-from tiles.poplibs.poplin.widened import widened
+from tiles.poplibs.poplin.widening_code import widened
 from tiles.target import Target
 
 Met = tuple[tuple[int, ...], tuple[int, ...]]

@@ -359,7 +359,7 @@ class _Places:
         size = self.item_bytes[k or 0]
         row = math.prod(sizes[d] for d in self.rest) * size
         updates = math.prod(sizes[d] for d in self.lookups)
-        part, fixed = row, {} if is_numbered else {"row_bytes": row}
+        part, fixed = row, dict[str, Field]()
         for axis, d in reversed(list(enumerate(self.places))):
             fixed[f"bytes{axis}"], part = part, part * sizes[d]
         batch = math.prod(sizes[d] for d in self.batch)
