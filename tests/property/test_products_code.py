@@ -20,7 +20,7 @@ from tiles.poplibs import poplin
 from tiles.poplibs.windows import Window
 from tiles.target import Target
 
-DTYPES = st.sampled_from(["float32", "float16", "int32", "uint32"])
+DTYPES = st.sampled_from(["float32", "float16", "bfloat16", "int32", "uint32"])
 FIELDS = ("NHWC", "HWIO", "NHWC")
 AXES = poplin.ConvAxes((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
 

@@ -201,6 +201,19 @@ def test_updates_of_places_with_several_indices_run_by_code(operation, is_batche
     assert agrees(updated, (x, updates, rows, columns), 4) == 1
 
 
+@pytest.mark.parametrize("operation", ["set", "mul"])
+def test_unsigned_indices_beyond_the_last_place_are_left_out(operation) -> None:
+    x, updates = values((9, 4), "float32"), values((4, 4), "float32")
+
+    def updated(x, updates, at):
+        numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+        scatter = lax.scatter if operation == "set" else lax.scatter_mul
+        return scatter(x, at[:, None], updates, numbers, mode=lax.GatherScatterMode.FILL_OR_DROP)
+
+    at = np.array([8, 2**32 - 1, 9, 0], np.uint32)
+    assert agrees(updated, (x, updates, at), 4) == 1
+
+
 def test_a_place_of_constant_index_is_set() -> None:
     x, y = values((6, 4), "float32"), values((4,), "float32")
     assert (

@@ -24,7 +24,8 @@ N, ROWS = symbol("n"), symbol("rows")
 PLACE_FIELDS = 2
 """Words that say where a row's operands begin, in bytes from the first ones."""
 WORD_BYTES = 4
-_MULTIPLY_ADD = {"float16": "f16v4cmac", "float32": "f32v2mac"}
+MULTIPLY_ADD = {"float16": "f16v4cmac", "float32": "f32v2mac"}
+"""Instructions that multiply a dtype into the accumulators."""
 _CLEAR_STATUS, _CLEAR_ACCUMULATORS = 1, 8
 
 
@@ -54,8 +55,8 @@ class _Places:
         """
         if itemsize(self.sums) != WORD_BYTES or itemsize(self.dtype) > WORD_BYTES:
             raise NoTileCode(f"products of {self.dtype} into {self.sums}", expected="sums of whole words")
-        if self.jaxpr is None and self.dtype not in _MULTIPLY_ADD:
-            raise NoTileCode(f"products of {self.dtype} in accumulators", expected=", ".join(_MULTIPLY_ADD))
+        if self.jaxpr is None and self.dtype not in MULTIPLY_ADD:
+            raise NoTileCode(f"products of {self.dtype} in accumulators", expected=", ".join(MULTIPLY_ADD))
         self.arguments: list[str] = []
 
     @property
@@ -181,7 +182,7 @@ class Dots(_Places):
             pairs = [e.fresh("A", 2) for _ in pointers]
             for k, (pair, register) in enumerate(zip(pairs, pointers, strict=True)):
                 e.emit("ld64step", (pair, register), (MZERO, register), (1,), stream=f"in{k}")
-            e.emit(_MULTIPLY_ADD[self.dtype], (), tuple(pairs), effect="accumulators")
+            e.emit(MULTIPLY_ADD[self.dtype], (), tuple(pairs), effect="accumulators")
         items = [*e.empty(ROW), self.loop(amount, trips)]
         with e.at(ROW):
             both = self.read_accumulators()

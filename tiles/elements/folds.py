@@ -13,8 +13,8 @@ from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import symbol
 from tiles.elements.select import Walker, part_of
-from tiles.elements.tilecode import MZERO, Block, Item, Register, Repeat
-from tiles.elements.values import MAIN_FORMS, Value, natural_form
+from tiles.elements.tilecode import AZERO, MZERO, Block, Item, Register, Repeat
+from tiles.elements.values import BFLOAT16, MAIN_FORMS, Value, natural_form
 from tiles.elements.workers import emit_argument, emit_share, emit_worker, share, worker_code
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
@@ -29,6 +29,7 @@ _LOADS = {
     "int16": "lds16",
     "uint16": "ldz16",
     "float16": "ldb16",
+    BFLOAT16: "ldb16",
 }
 
 
@@ -69,13 +70,13 @@ class Folds:
         """Start without arguments.
 
         Raises:
-          NoTileCode: elements of several words, bfloat16, floats of 8 bits.
+          NoTileCode: elements of several words, floats of 8 bits.
         """
         other = [dtype for dtype in (*self.operands, *self.dtypes) if not is_foldable(dtype)]
         if other:
             raise NoTileCode(
                 f"a fold of several arrays of {', '.join(other)}",
-                expected="float32, float16, integers, booleans",
+                expected="float32, float16, bfloat16, integers, booleans",
             )
         self.steps = [WORD_BYTES if self.in_words else itemsize(dtype) for dtype in self.operands]
         self.arguments: list[str] = []
@@ -157,6 +158,8 @@ class Folds:
         before = e.empty(ROW)
         with e.at(ROW):
             for k, (register, pointer) in enumerate(zip(carried, targets, strict=True)):
+                if self.dtypes[k] == BFLOAT16:  # as a word it is in the lower half
+                    register = e.op("roll16", ("A", 1), register, AZERO)
                 e.emit("st32", (), (register, pointer, MZERO), (0,), stream=f"out{k}")
         trips = share(N, workers) if self.shares_rows else N
         return [*before, Repeat(later, trips - 1, body[0]), *e.empty(ROW)]
@@ -169,6 +172,8 @@ class Folds:
                 register = e.fresh("M" if natural_form(dtype) in MAIN_FORMS else "A")
                 load = "ld32" if self.in_words else _LOADS.get(dtype, "ld32")
                 e.emit(f"{load}step", (register, pointer), (MZERO, pointer), (1,), stream=f"in{k}")
+                if dtype == BFLOAT16:  # computed as the float32 that it is the upper half of
+                    register = e.op("roll16", ("A", 1), AZERO, register)
                 given.append(self._value(dtype, level, register))
             if self.counts:
                 now = e.main("or", counter, imms=(0,))

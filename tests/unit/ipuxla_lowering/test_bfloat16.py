@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax import lax
 
 import ipuxla
 from tiles.compiler import compile_graph
@@ -66,6 +67,39 @@ def test_normal_numbers_have_code():
     assert "no tile code" not in str(compiled.tile_coverage())
     found = np.asarray(ipuxla.jit(function, target=TARGET, engine="tile")(key), np.float32)
     np.testing.assert_allclose(found, np.asarray(jax.jit(function)(key), np.float32), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("shape", [(5, 40), (1, 300), (64, 7)])
+def test_places_of_greatest_elements_have_code(shape):
+    """Few rows that workers share, and many; the first of equal elements, with NaN in some rows."""
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype(ml_dtypes.bfloat16)
+    x[0, -2] = np.nan
+
+    def function(x):
+        return (
+            jnp.argmax(x, 1),
+            jnp.argmin(x, 0),
+            lax.reduce(
+                (x, x * 2),
+                (jnp.bfloat16(-99), jnp.bfloat16(0)),
+                lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1]),
+                (1,),
+            ),
+        )
+
+    compiled = ipuxla.jit(function, target=TARGET).lower(x).compile()
+    assert "several arrays" not in str(compiled.tile_coverage())
+    expected = jax.tree.leaves(jax.jit(function)(x))
+    for got, want in zip(
+        jax.tree.leaves(ipuxla.jit(function, target=TARGET, engine="tile")(x)), expected, strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(want, np.float32))
+    one, other = (
+        jax.tree.leaves(ipuxla.jit(function, target=TARGET, engine=e, arithmetic="ring")(x))
+        for e in ("fast", "tile")
+    )
+    for a, b in zip(one, other, strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
 @pytest.mark.parametrize("engine", ["literal", "tile"])

@@ -26,7 +26,7 @@ from tiles.numerics.dtypes import is_float, itemsize
 from tiles.numerics.shared import Amount, hold
 from tiles.plan.transpose_cycles import copy_cycles, repeat_cycles, transpose_cycles
 from tiles.poplibs.poplin.casts import cast_cycles
-from tiles.poplibs.poplin.dots_variants import integer_cycles, of_access
+from tiles.poplibs.poplin.dots_variants import of_access, register_cycles
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
 from tiles.poplibs.poplin.methods import (
     AUTO,
@@ -801,11 +801,11 @@ def _vmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
 
 
 def _scalar(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """One multiply-add after another: of integers by their code, else two loads, multiply, add, loop; 64-bit types emulated (ASSUMED)."""
+    """One multiply-add after another: of integers and bfloat16 by their code, else two loads, multiply, add, loop (ASSUMED)."""
     run = shape.tap_columns if shape.dilation == 1 else 1  # taps of a row lie together
     results = shape.groups * shape.positions * shape.outputs
     inputs, later = run * -(-shape.inputs // of_access(dtype)) * of_access(dtype), shape.taps // run - 1
-    by_code = integer_cycles(dtype, accumulate, inputs, results, later, target)
+    by_code = register_cycles(dtype, accumulate, inputs, results, later, target)
     if by_code is not None and shape.phases == 1:
         return by_code
     each = 5 if itemsize(accumulate) <= 4 else 120 if is_float(accumulate) else 45

@@ -18,11 +18,13 @@ from tiles.elements import (
     instructions_for,
 )
 from tiles.elements.cell import ACCESS_BYTES
+from tiles.elements.dots import MULTIPLY_ADD
 from tiles.elements.kept_variants import kept_variant
+from tiles.elements.values import BFLOAT16
 from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Cycles
-from tiles.numerics.dtypes import WORD_BYTES, is_float, is_integer, itemsize, to_jax
+from tiles.numerics.dtypes import WORD_BYTES, is_integer, itemsize, to_jax
 from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.target import Basis, Target
@@ -62,10 +64,10 @@ def compiled_vertical(width: int, cell: CellFunction, isa: InstructionSet) -> Ti
 
 @lru_cache(maxsize=64)
 def dots_variant(isa: InstructionSet, dtype: str, sums: str, reads_partials: bool) -> Variant | NoVariant:
-    """Return the code of dot products of a dtype, in the accumulators or, of integers, in registers."""
+    """Return the code of dot products of a dtype, in the accumulators or, of integers and bfloat16, in registers."""
 
     def make() -> Variant:
-        if not is_float(dtype):
+        if dtype not in MULTIPLY_ADD:
             return Variant.of(compiled_dots(reads_partials, step_cell(dtype, sums), isa), isa)
         code = compile_dots(isa, dtype, None, sums, UNNAMED, reads_partials=reads_partials)
         return Variant.of(code, isa)
@@ -83,10 +85,10 @@ def vertical_variant(isa: InstructionSet, dtype: str, width: int) -> Variant | N
     )
 
 
-def integer_cycles(
+def register_cycles(
     dtype: str, sums: str, inputs: Amount, results: Amount, later: Amount, target: Target
 ) -> Cycles | None:
-    """Return what dot products of integers take by their code, for PopLibs multiplies floats alone; None where there is none.
+    """Return what dot products of integers and bfloat16 take by their code, which PopLibs has no vertices for; None without any.
 
     Args:
       dtype: of the operands.
@@ -96,7 +98,8 @@ def integer_cycles(
       later: how often a cell's dot products go on to others.
       target: the machine.
     """
-    if not is_integer(to_jax(dtype)) or itemsize(dtype) > WORD_BYTES or itemsize(sums) != WORD_BYTES:
+    is_of_registers = is_integer(to_jax(dtype)) or dtype == BFLOAT16
+    if not is_of_registers or itemsize(dtype) > WORD_BYTES or itemsize(sums) != WORD_BYTES:
         return None
     try:
         isa = instructions_for(target)

@@ -22,7 +22,7 @@ from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.numerics.shared import Amount
 from tiles.poplibs.poplin.casts import cast_cycles
-from tiles.poplibs.poplin.dots_variants import integer_cycles
+from tiles.poplibs.poplin.dots_variants import register_cycles
 from tiles.poplibs.poplin.methods import (
     AUTO,
     NEVER,
@@ -402,9 +402,9 @@ def _vmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
 
 
 def _scalar(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """One multiply-add after another: of integers by their code, else two loads, multiply, add, loop; 64-bit types emulated (ASSUMED)."""
+    """One multiply-add after another: of integers and bfloat16 by their code, else two loads, multiply, add, loop (ASSUMED)."""
     outputs = shape.groups * shape.positions * shape.outputs
-    by_code = integer_cycles(dtype, accumulate, shape.inputs, outputs, 0, target)
+    by_code = register_cycles(dtype, accumulate, shape.inputs, outputs, 0, target)
     if by_code is not None:
         return by_code
     each = 5 if itemsize(accumulate) <= 4 else 120 if is_float(accumulate) else 45

@@ -61,7 +61,7 @@ def updates_code(
       NoTileCode: windows of several places, elements of several words that are computed with, rows that end inside a word.
       OutOfRegisters: too few registers, even with values spilled.
     """
-    kernel = _places(extents, axes, windows, starts=0 if is_fresh else 1)
+    kernel = _places(extents, axes, windows, 0 if is_fresh else 1, is_clamped)
     (dtype,) = extents.result_dtypes
     parts: list[VertexCode] = []
     if is_fresh:
@@ -128,7 +128,9 @@ def _words_of(dtype: str) -> str:
     return dtype if itemsize(dtype) == _WORD_BYTES else "uint32"
 
 
-def _places(extents: Extents, axes: Sequence[int], windows: Sequence[int], starts: int) -> _Places:
+def _places(
+    extents: Extents, axes: Sequence[int], windows: Sequence[int], starts: int, is_clamped: bool = False
+) -> _Places:
     """Return how a cell's tensors lie in memory.
 
     Raises:
@@ -151,7 +153,10 @@ def _places(extents: Extents, axes: Sequence[int], windows: Sequence[int], start
     if any(set(m.dims) != {*dims.leading, *rest} for m in form.operands[starts:base]):
         raise NoTileCode("updates that are repeated along other axes")
     for dtype in extents.operand_dtypes[base:]:
-        check_indices(dtype)
+        if (
+            dtype != "uint32" or is_clamped
+        ):  # from the first place on all are unsigned, and what is beyond the last one is outside
+            check_indices(dtype)
     sizes = tuple(map(itemsize, extents.result_dtypes))
     return _Places(form, tuple(axes), starts, base, batch, lookups, places, rest, sizes)
 
