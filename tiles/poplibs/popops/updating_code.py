@@ -103,7 +103,7 @@ def last_updates_code(
     pairs = ((0, _Combining("set", numbers), True), (1, _Combining("set", words), False))
     return (
         _filling_code(extents, kernel, 0, -1, numbers, target, name),
-        _filling_code(extents, kernel, 1, 0, words, target, name),
+        _filling_code(extents, kernel, 1, 0, "uint32", target, name),
         *(
             _updating_code(extents, kernel, f, _Compiled(len(axes), is_numbered=n), target, name, k)
             for k, f, n in pairs
@@ -153,9 +153,8 @@ def _places(
     if any(set(m.dims) != {*dims.leading, *rest} for m in form.operands[starts:base]):
         raise NoTileCode("updates that are repeated along other axes")
     for dtype in extents.operand_dtypes[base:]:
-        if (
-            dtype != "uint32" or is_clamped
-        ):  # from the first place on all are unsigned, and what is beyond the last one is outside
+        # unsigned ones are counted from the first place on: what is beyond the last one is outside
+        if dtype != "uint32" or is_clamped:
             check_indices(dtype)
     sizes = tuple(map(itemsize, extents.result_dtypes))
     return _Places(form, tuple(axes), starts, base, batch, lookups, places, rest, sizes)
