@@ -247,7 +247,7 @@ def test_workers_take_a_long_row_together_and_many_rows_in_turn():
 
 def test_what_has_no_code_is_named():
     """Elements that are not computed as they lie; operands that do not vary along all dimensions; floats made of counts alone."""
-    brief = ("bfloat16", "bfloat16")
+    brief = ("float8_e5m2", "float8_e5m2")
     briefs = ReduceMany((), (0, 3), brief)
     spread = CASES["affine functions"].codelet
     form = form_of(spread, (3, 4), (1,))
@@ -255,7 +255,7 @@ def test_what_has_no_code_is_named():
     rows = (row("convert", 0, dtype="float32"),)
     converted = ReduceMany(spread.body, spread.outputs, FLOATS, rows, (2, 2))
     asked = [
-        (briefs, form_of(briefs, (3, 4), (1,)), brief, "bfloat16"),
+        (briefs, form_of(briefs, (3, 4), (1,)), brief, "float8_e5m2"),
         (spread, beside, FLOATS, "do not vary along all"),
         (converted, form, ("int32", "int32"), "made of other numbers"),
     ]
