@@ -22,6 +22,7 @@ from hlo_passes.passes.errors import (
     UnknownPassOption,
 )
 from hlo_passes.passes.expand import Expand
+from hlo_passes.passes.fixed_indices import FixedIndices
 from hlo_passes.passes.fold_constants import FoldConstants
 from hlo_passes.passes.fourier import ExpandFft
 from hlo_passes.passes.fuse import Fuse
@@ -71,6 +72,7 @@ __all__ = [
     "EliminateDeadCode",
     "Expand",
     "ExpandFft",
+    "FixedIndices",
     "Flatten",
     "FoldConstants",
     "FoldNan",

@@ -1,0 +1,123 @@
+"""Lookups and updates whose indices are zero along some axes, as lookups and updates along the others.
+
+``jax.vmap`` of ``lax.dynamic_update_slice(cache, row, (i, 0, 0))`` gives every update an index along each axis, of which the last two
+say nothing: a window begins at zero along an axis that no index names. Rows that are updated so are found by one index.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hlo_passes.ir import Computation, Instruction, Value
+from hlo_passes.ops import BroadcastInDim, Concatenate, Gather, Scatter, Slice
+from hlo_passes.ops.elementwise import Clamp, Convert
+from hlo_passes.passes.base import LocalPass
+from hlo_passes.passes.rewriter import Rewriter
+
+_DEEP = 16
+"""Operations behind each other that are asked what an index is."""
+
+
+@dataclass(frozen=True)
+class FixedIndices(LocalPass):
+    """Leave out the components of index vectors that are zero everywhere, all but one."""
+
+    name: ClassVar[str] = "fixed-indices"
+
+    def change(self, computation: Computation) -> Computation:
+        """Return the computation with shorter index vectors; itself when all say something."""
+        return Rewriter(computation, {Gather: (_looked_up,), Scatter: (_updated,)}).run()
+
+
+def _looked_up(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    op, (table, indices) = instruction.op, instruction.operands
+    assert isinstance(op, Gather)
+    n = op.dimension_numbers
+    kept = _kept(indices, n.index_vector_dim, len(n.start_index_map), rewriter)
+    if kept is None:
+        return None
+    moved = dataclasses.replace(n, start_index_map=tuple(n.start_index_map[k] for k in kept))
+    shorter = _components(indices, n.index_vector_dim, kept, rewriter)
+    return rewriter.emit(dataclasses.replace(op, dimension_numbers=moved), table, shorter)
+
+
+def _updated(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
+    op, count = instruction.op, len(instruction.operands) // 2
+    assert isinstance(op, Scatter)
+    n, indices = op.dimension_numbers, instruction.operands[count]
+    kept = _kept(indices, n.index_vector_dim, len(n.scatter_dims_to_operand_dims), rewriter)
+    if kept is None:
+        return None
+    axes = tuple(n.scatter_dims_to_operand_dims[k] for k in kept)
+    moved = dataclasses.replace(n, scatter_dims_to_operand_dims=axes)
+    shorter = _components(indices, n.index_vector_dim, kept, rewriter)
+    operands = (*instruction.operands[:count], shorter, *instruction.operands[count + 1 :])
+    return rewriter.emit_all(dataclasses.replace(op, dimension_numbers=moved), operands, instruction.regions)
+
+
+def _kept(indices: Value, axis: int, count: int, rewriter: Rewriter) -> list[int] | None:
+    """Return the components that are not known to be zero, the first one if all are; None where none can be left out."""
+    if count < 2 or not indices.type.is_integer:
+        return None
+    kept = [k for k in range(count) if _range(indices, axis, k, rewriter) != (0, 0)] or [0]
+    return kept if len(kept) < count else None
+
+
+def _range(value: Value, axis: int, k: int, rewriter: Rewriter, depth: int = _DEEP) -> tuple[int, int]:
+    """Return bounds of what a value is wherever it is number ``k`` along an axis, inclusive; a scalar has no axis."""
+    bits, is_unsigned = value.type.bits, value.type.is_unsigned
+    unknown = (0, (1 << bits) - 1) if is_unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
+    made = rewriter.maker(value)
+    if (constant := rewriter.constant(value)) is not None:
+        held = constant.value if constant.is_splat else np.take(constant.value, k, axis)
+        return (int(held.min()), int(held.max())) if held.size else unknown
+    if made is None or not depth:
+        return unknown
+    op, operands, rest = made.op, made.operands, depth - 1
+    if isinstance(op, Convert) and operands[0].type.is_integer:
+        low, high = _range(operands[0], axis, k, rewriter, rest)
+        return (low, high) if unknown[0] <= low and high <= unknown[1] else unknown
+    if isinstance(op, Clamp):
+        least, own, most = (_range(each, axis, k, rewriter, rest) for each in operands)
+        low, high = (min(max(x, low), high) for x, low, high in zip(own, least, most, strict=True))
+        return low, high
+    if isinstance(op, BroadcastInDim):
+        (inner,) = operands
+        if axis not in op.broadcast_dimensions:
+            return _range(inner, 0, 0, rewriter, rest) if inner.type.rank == 0 else unknown
+        at = op.broadcast_dimensions.index(axis)
+        return _range(inner, at, 0 if inner.type.shape[at] == 1 else k, rewriter, rest)
+    if isinstance(op, Concatenate) and op.dimension == axis:
+        for piece in operands:
+            size = piece.type.shape[axis]
+            if k < size:
+                return _range(piece, axis, k, rewriter, rest)
+            k -= size
+    return unknown
+
+
+def _components(value: Value, axis: int, kept: Sequence[int], rewriter: Rewriter) -> Value:
+    """Return some components of index vectors: of what they are clamped or joined of, that nothing is made of all of them."""
+    if (found := rewriter.producer(value, Clamp)) is not None:
+        _, bounded = found
+        taken = [x if x.type.rank == 0 else _components(x, axis, kept, rewriter) for x in bounded]
+        return rewriter.emit(Clamp(), *taken)
+    if (joined := rewriter.producer(value, Concatenate)) is not None and joined[0].dimension == axis:
+        pieces = joined[1]
+        if all(piece.type.shape[axis] == 1 for piece in pieces):
+            taken = [pieces[k] for k in kept]
+            return taken[0] if len(taken) == 1 else rewriter.emit(Concatenate(axis), *taken)
+    parts = [_component(value, axis, k, rewriter) for k in kept]
+    return parts[0] if len(parts) == 1 else rewriter.emit(Concatenate(axis), *parts)
+
+
+def _component(value: Value, axis: int, k: int, rewriter: Rewriter) -> Value:
+    shape = value.type.shape
+    starts = tuple(k if d == axis else 0 for d in range(len(shape)))
+    limits = tuple(k + 1 if d == axis else n for d, n in enumerate(shape))
+    return rewriter.emit(Slice(starts, limits, (1,) * len(shape)), value)
