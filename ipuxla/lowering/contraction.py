@@ -8,7 +8,7 @@ from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from tiles.graph import OpForm, Site, Tensor
 from tiles.poplibs.forms import dot_form
-from tiles.poplibs.poplin import products
+from tiles.poplibs.poplin import choose_widening
 from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.poplibs.poputil.place import place
 
@@ -38,7 +38,7 @@ def place_dot(
     def multiply(site: Site, lhs: Tensor, rhs: Tensor) -> Tensor:
         return place(site, matmul_codelet(lhs.dtype, rhs.dtype, out), form, [lhs, rhs], (out,))[0]
 
-    return products(lowering.site(location, "dot"), lhs, rhs, out, multiply)
+    return choose_widening(lowering.site(location, "dot"), lhs, rhs, out, multiply)
 
 
 def _contraction(instruction: Instruction) -> tuple[OpForm, str]:

@@ -283,6 +283,7 @@ def test_codelets_survive_their_data():
         ((("select", (0, 0, 0), ()),), ("float32",), "boolean predicate"),
         ((("negate", (3,), ()),), ("float32",), "negate takes 1"),
         ((("negate", (0,), (("bad", 1),)),), ("float32",), "attributes"),
+        ((("convert", (0,), (("dtype", "float32"), ("accumulates", True))),), ("int32",), "accumulate"),
     ],
 )
 def test_malformed_expressions_are_named(body, operands, message):

@@ -9,7 +9,7 @@ from tiles.poplibs.poplin.matmul import MatMul, matmul_codelet
 from tiles.poplibs.poplin.matmul_cycles import METHODS
 from tiles.poplibs.poplin.partials import ConvPartialReduce, add_partials
 from tiles.poplibs.poplin.spread import SpreadConvolution
-from tiles.poplibs.poplin.widening import products
+from tiles.poplibs.poplin.widening import choose_widening
 
 __all__ = [
     "CONV_METHODS",
@@ -25,13 +25,13 @@ __all__ = [
     "TriangularSolve",
     "add_partials",
     "cholesky",
+    "choose_widening",
     "conv_codelet",
     "convolution",
     "dot_general",
     "lu",
     "matmul",
     "matmul_codelet",
-    "products",
     "qr",
     "triangular_solve",
 ]

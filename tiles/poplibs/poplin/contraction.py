@@ -8,7 +8,7 @@ from tiles.errors import InvalidGraph
 from tiles.graph import Graph, Plan, Site, Tensor, site_of
 from tiles.poplibs.forms import dot_form
 from tiles.poplibs.poplin.matmul import matmul_codelet
-from tiles.poplibs.poplin.widening import products
+from tiles.poplibs.poplin.widening import choose_widening
 from tiles.poplibs.poputil.place import place
 
 DimensionNumbers = tuple[tuple[Seq[int], Seq[int]], tuple[Seq[int], Seq[int]]]
@@ -51,7 +51,7 @@ def dot_general(
         return place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
 
     is_free = method == "auto" and plan is None
-    return products(site, lhs, rhs, out, multiply) if is_free else multiply(site, lhs, rhs)
+    return choose_widening(site, lhs, rhs, out, multiply) if is_free else multiply(site, lhs, rhs)
 
 
 def matmul(

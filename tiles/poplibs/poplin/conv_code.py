@@ -55,6 +55,7 @@ from tiles.poplibs.poplin.units_code import (
     filled_up,
     in_order,
     in_words,
+    of_each_cell,
     streamed_product,
     tap_variant,
     weights_bits,
@@ -286,11 +287,7 @@ class Taps:
 
     def reaches(self, extents: Extents) -> np.ndarray:
         """Return for which cells positions and rows are near enough for strides, bool."""
-        shape = np.shape(extents.points)
-        sizes = np.stack([np.broadcast_to(size, shape).reshape(-1) for size in extents.sizes])
-        different, of_cell = np.unique(sizes, axis=1, return_inverse=True)
-        may = [self._may(tuple(x)) for x in different.T.tolist()]
-        return np.array(may, bool)[of_cell].reshape(shape)
+        return of_each_cell(extents, self._may)
 
     def _may(self, sizes: tuple[int, ...]) -> bool:
         try:

@@ -26,7 +26,7 @@ from tiles.poplibs.poplin.conv import WHOLE_TAPS, conv_codelet
 from tiles.poplibs.poplin.conv_cycles import SPREAD_METHODS
 from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.poplibs.poplin.spread import spread_codelet
-from tiles.poplibs.poplin.widening import products
+from tiles.poplibs.poplin.widening import choose_widening
 from tiles.poplibs.popops.interleave import interleave, phase_numbers
 from tiles.poplibs.popops.movement import slice as slice_tensor
 from tiles.poplibs.poputil.copies import reshape
@@ -94,7 +94,7 @@ def convolution(
         return _convolution(site, lhs, rhs, axes, windows, groups, batch_groups > 1, out, method, plan)
 
     is_free = method == "auto" and plan is None
-    return products(site, lhs, rhs, out, convolve) if is_free else convolve(site, lhs, rhs)
+    return choose_widening(site, lhs, rhs, out, convolve) if is_free else convolve(site, lhs, rhs)
 
 
 def _convolution(

@@ -18,7 +18,7 @@ from tiles.elements.amp import Product, product_of
 from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant
 from tiles.errors import NoTileCode
-from tiles.graph import OpForm, VertexCode
+from tiles.graph import Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import is_narrow_float, to_jax
 from tiles.poplibs.poplin.methods import stream_of
 from tiles.target import Target
@@ -137,6 +137,15 @@ def in_words(dtype: str, is_ring: bool) -> np.dtype:
     """Return numpy's dtype, of words in the ring."""
     found = np.dtype(to_jax(dtype))
     return np.dtype(f"uint{8 * found.itemsize}") if is_ring else found
+
+
+def of_each_cell(extents: Extents, find: Callable[[tuple[int, ...]], bool | tuple[int, int]]) -> np.ndarray:
+    """Return what is found for the sizes of every cell, ``[*cells, ...]``; cells of the same sizes are asked for once."""
+    shape = np.shape(extents.points)
+    sizes = np.stack([np.broadcast_to(size, shape).reshape(-1) for size in extents.sizes])
+    different, of_cell = np.unique(sizes, axis=1, return_inverse=True)
+    found = np.array([find(tuple(x)) for x in different.T.tolist()])[of_cell]
+    return found.reshape(*shape, *found.shape[1:])
 
 
 def extent_of(sizes: Sequence[int], dims: Sequence[int]) -> int:

@@ -13,7 +13,7 @@ from tiles.poplibs.popops.elementwise import map as map_elements
 from tiles.poplibs.popops.expr import arg, call
 
 
-def products(
+def choose_widening(
     site: Site,
     lhs: Tensor,
     rhs: Tensor,

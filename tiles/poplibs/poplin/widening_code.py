@@ -15,7 +15,7 @@ from tiles.graph import Extents, VertexCode
 from tiles.graph.cycles import CodeMemory, Field, Kernel
 from tiles.numerics.dtypes import to_jax
 from tiles.poplibs.poplin.casts import cast_variant, compiled_cast, words_cell
-from tiles.poplibs.poplin.units_code import INPUTS, WEIGHTS, in_words
+from tiles.poplibs.poplin.units_code import INPUTS, WEIGHTS, in_words, of_each_cell
 
 _GIVEN = "given "
 """Before the name of a kernel's memory that is widened: as operands are given."""
@@ -43,11 +43,8 @@ class Widened:
 
     def elements(self, extents: Extents) -> tuple[np.ndarray, np.ndarray]:
         """Return how many elements of inputs and of weights cells have in memory, those that fill up groups included."""
-        shape = np.shape(extents.points)
-        sizes = np.stack([np.broadcast_to(size, shape).reshape(-1) for size in extents.sizes])
-        different, of_cell = np.unique(sizes, axis=1, return_inverse=True)
-        counts = np.array([self._counts(extents, tuple(x)) for x in different.T.tolist()], np.int64)
-        return counts[of_cell, 0].reshape(shape), counts[of_cell, 1].reshape(shape)
+        counts = of_each_cell(extents, partial(self._counts, extents))
+        return counts[..., 0], counts[..., 1]
 
     def _counts(self, extents: Extents, sizes: tuple[int, ...]) -> tuple[int, int]:
         cell = replace(extents, sizes=tuple(np.asarray(n, np.int64) for n in sizes))

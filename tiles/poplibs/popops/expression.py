@@ -160,6 +160,18 @@ def _convert(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
     return _converted(x, to_jax(attrs["dtype"]))
 
 
+def _converted_dtype(attrs: Mapping[str, Any], dtype: str) -> str:
+    """Return the dtype that a conversion states.
+
+    Raises:
+      InvalidGraph: it accumulates something else than floats in floats.
+    """
+    made = str(attrs["dtype"])
+    if attrs.get("accumulates") and not (is_float(dtype) and is_float(made)):
+        raise InvalidGraph(f"{dtype} does not accumulate in {made}", expected="floats in floats")
+    return made
+
+
 def _converted(x: Array, dtype: np.dtype) -> Array:
     """Return a value in a type; the same in ``hlo_passes`` and, for an iota, in ``tiles.numerics.ring_rules``."""
     if is_integer(x.dtype) and x.dtype.itemsize >= 2 and is_float(dtype) and dtype.itemsize == 1:
@@ -298,7 +310,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("is_finite", 1, _plain(lax.is_finite), "IS_FINITE", _boolean, accepts="F"),
         Function("compare", 2, _compare, "COMPARE", _boolean, ("direction", "compare_type")),
         Function("select", 3, _plain(lax.select), "SELECT", _second),
-        Function("convert", 1, _convert, "CAST", _stated, ("dtype", "accumulates")),
+        Function("convert", 1, _convert, "CAST", _converted_dtype, ("dtype", "accumulates")),
         Function("bitcast_convert", 1, _bitcast, "BITCAST", _stated, ("dtype",)),
         Function(
             "reduce_precision",

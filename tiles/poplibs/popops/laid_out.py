@@ -32,6 +32,14 @@ def rows_first(x: np.ndarray, index_map: IndexMap, first: Sequence[int], rest: S
     return moved.reshape(len(x), rows, math.prod(moved.shape[1 + len(first) :]))
 
 
+def index_rows(x: np.ndarray, index_map: IndexMap, lead: Sequence[int], sizes: Sequence[int]) -> np.ndarray:
+    """Return an operand of indices ``[cells, *extents]`` as int32 ``[cells, places]`` along ``lead``, repeated where it does not vary."""
+    held = [sizes[d] if d in index_map.dims else 1 for d in lead]
+    found = rows_first(x, index_map, [d for d in lead if d in index_map.dims], ()).reshape(len(x), *held)
+    whole = np.broadcast_to(found, (len(x), *(sizes[d] for d in lead)))
+    return np.ascontiguousarray(whole.reshape(len(x), -1), np.int32)
+
+
 def along_axes(x: np.ndarray, sizes: Sequence[int], dims: Sequence[int], wanted: Sequence[int]) -> np.ndarray:
     """Return ``[cells, ...]`` along ``dims`` with its axes along ``wanted``; the others are of one element."""
     full = x.reshape(len(x), *(sizes[d] for d in dims))

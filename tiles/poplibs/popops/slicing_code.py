@@ -28,7 +28,7 @@ from tiles.graph.cycles import CodeMemory, Field, Kernel
 from tiles.numerics.dtypes import itemsize
 from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.block_slicing_code import AXES, block_code
-from tiles.poplibs.popops.laid_out import along_axes, check_indices, is_plain, rows_first
+from tiles.poplibs.popops.laid_out import along_axes, check_indices, index_rows, is_plain, rows_first
 from tiles.poplibs.popops.offsets import NO_WINDOW, takes_places
 from tiles.poplibs.popops.slicing_cycles import SOURCE, dynamic_slice_cycles
 from tiles.target import Basis, Target
@@ -296,15 +296,11 @@ class _Lookups:
         """See ``Kernel``."""
         table = rows_first(operands[0], self.form.operands[0], (*self.batch, *self.places), self.rest)
         lead = (*self.batch, *self.looked_up)
-        whole = [sizes[d] for d in lead]
         memory = {"in0": table}
         for k, (of_indices, x) in enumerate(zip(self.form.operands[1:], operands[1:], strict=True)):
-            held = [sizes[d] if d in of_indices.dims else 1 for d in lead]
-            index = rows_first(x, of_indices, [d for d in lead if d in of_indices.dims], ())
-            index = np.broadcast_to(index.reshape(len(x), *held), (len(x), *whole))
-            memory[f"in{1 + k}"] = np.ascontiguousarray(index.reshape(len(x), -1), np.int32)
+            memory[f"in{1 + k}"] = index_rows(x, of_indices, lead, sizes)
         dtype = np.dtype(f"uint{8 * table.itemsize}") if self.as_words else table.dtype
-        memory["out0"] = np.zeros((len(table), math.prod(whole), table.shape[2]), dtype)
+        memory["out0"] = np.zeros((len(table), math.prod(sizes[d] for d in lead), table.shape[2]), dtype)
         pitch = table.shape[2] * table.itemsize
         fields: dict[str, Any] = {"out0_row_bytes": pitch}
         for k, d in reversed(list(enumerate(self.places))):

@@ -34,7 +34,7 @@ from tiles.graph import Extents, OpForm, VertexCode
 from tiles.graph.cycles import CodeMemory, Field
 from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.poplibs.popops.expression import Body
-from tiles.poplibs.popops.laid_out import along_axes, check_indices, is_plain, rows_first
+from tiles.poplibs.popops.laid_out import along_axes, check_indices, index_rows, is_plain, rows_first
 from tiles.poplibs.popops.map_code import element_jaxpr
 from tiles.poplibs.popops.offsets import SCATTERS, takes_places, update_dims
 from tiles.poplibs.popops.reduce import neutral_element
@@ -288,8 +288,7 @@ class _Compiled:
         return self.axes, self.is_clamped, self.is_numbered
 
     def __call__(self, cell: CellFunction, isa: InstructionSet) -> TileCode:
-        how = self.axes, self.is_clamped, self.is_numbered
-        return compile_updates(cell.jaxpr, cell.dtypes[1], isa, *how, UNNAMED)
+        return compile_updates(cell.jaxpr, cell.dtypes[1], isa, *self.question, name=UNNAMED)
 
 
 @dataclass(frozen=True)
@@ -325,26 +324,17 @@ class _Places:
         updates = range(self.starts, self.base)
         for k, at in enumerate(updates):
             memory[f"in{k}"] = rows_first(operands[at], form.operands[at], lead, self.rest)
-        whole = [sizes[d] for d in lead]
         for k, at in enumerate(range(self.base, len(operands))):
-            of_indices = form.operands[at]
-            held = [sizes[d] if d in of_indices.dims else 1 for d in lead]
-            found = rows_first(operands[at], of_indices, [d for d in lead if d in of_indices.dims], ())
-            found = np.broadcast_to(found.reshape(len(found), *held), (len(found), *whole))
-            index = np.ascontiguousarray(found.reshape(len(found), -1), np.int32)
-            memory[f"in{len(updates) + k}"] = index
-        rows, row = (
-            math.prod(sizes[d] for d in (*self.batch, *self.places)),
-            math.prod(sizes[d] for d in self.rest),
-        )
+            memory[f"in{len(updates) + k}"] = index_rows(operands[at], form.operands[at], lead, sizes)
+        held = (*self.batch, *self.places)
+        rows, row = (math.prod(sizes[d] for d in dims) for dims in (held, self.rest))
         for k in range(len(form.results)):
             # numbers of lookups come with no update: they are the result before that of the updates
             given = k - (len(form.results) - len(updates))
             dtype = memory[f"in{given}"].dtype if given >= 0 else np.dtype(_NUMBER)
             out = memory[f"out{k}"] = np.zeros((len(origins), rows + 1, row), dtype)
             if self.starts:
-                dims = (*self.batch, *self.places)
-                out[:, :rows] = rows_first(operands[k], form.results[k], dims, self.rest)
+                out[:, :rows] = rows_first(operands[k], form.results[k], held, self.rest)
         fields: dict[str, Any] = {}
         for k, d in enumerate(self.places):
             fields |= {f"first{k}": origins[:, d], f"size{k}": sizes[d], f"last{k}": form.dims[d].size - 1}
