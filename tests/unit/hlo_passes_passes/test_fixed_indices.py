@@ -33,11 +33,14 @@ def components(module) -> list[int]:
     return found
 
 
-def check(function, *arguments, kept: int) -> None:
-    """Require that a lookup, or update, keeps so many indices, and every bit; the witness is ``jax.jit``."""
+def check(function, *arguments, kept: int, is_told: bool = True) -> None:
+    """Require that a lookup, or update, keeps so many indices, and every bit; the witness is ``jax.jit``.
+
+    Where indices can have one value alone (not ``is_told``) other passes may leave no lookup at all.
+    """
     module = import_stablehlo(jax.jit(function, keep_unused=True).lower(*arguments).compiler_ir("stablehlo"))
     changed = optimize(module, PIPELINE)
-    assert components(changed) == [kept]
+    assert components(changed) == [kept] or not (is_told or components(changed))
     (found,) = evaluate_module(changed, *arguments)
     np.testing.assert_array_equal(np.asarray(found), np.asarray(jax.jit(function)(*arguments)))
 
@@ -69,6 +72,7 @@ def test_lookups_and_updates(kinds, numbers, data):
     windows = tuple(data.draw(st.integers(1, n)) if d < rank else n for d, n in enumerate(x.shape))
     mode = MODES[data.draw(st.sampled_from(sorted(MODES)))]
     kept = max(1, kinds.count("given"))
+    is_told = any(k == "given" and w < n for k, w, n in zip(kinds, windows, x.shape, strict=False))
     offsets, axes = tuple(range(1, 4)), tuple(range(rank))
 
     def looked_up(x, at):
@@ -80,10 +84,10 @@ def test_lookups_and_updates(kinds, numbers, data):
         return lax.scatter_add(x, places(kinds, at), updates, numbers, mode=mode)
 
     if mode is lax.GatherScatterMode.CLIP:  # else JAX looks at the indices itself, too
-        check(looked_up, x, at, kept=kept)
+        check(looked_up, x, at, kept=kept, is_told=is_told)
         # JAX clamps a scatter's indices itself: to zero where a window is as long as the axis
         kept = max(1, sum(k == "given" and w < n for k, w, n in zip(kinds, windows, x.shape, strict=False)))
-        check(updated, x, at, np.ones((count, *windows), np.float32), kept=kept)
+        check(updated, x, at, np.ones((count, *windows), np.float32), kept=kept, is_told=is_told)
     else:
         for function, arguments in (
             (looked_up, (x, at)),

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
+from tests.unit.tiles.poplibs_cells import extents_of
 from tests.unit.tiles.test_poplibs_runtime import FRESH, UPDATE, _plan
 from tiles.compiler import certify, compile_graph
 from tiles.engine import coverage_of, make_engine
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, NoTileCode
 from tiles.graph import Graph, OpForm, Site
 from tiles.numerics.ring import to_ring
+from tiles.poplibs.popops.updating import MultiUpdate
 from tiles.poplibs.popops.updating_by import UpdateBy, UpdateLast
 from tiles.poplibs.poputil import place
 
@@ -74,3 +76,10 @@ def test_the_last_update_of_a_place_holds_however_lookups_are_split(parts, small
 def test_an_expression_of_other_types_is_refused():
     with pytest.raises(InvalidGraph, match="other dtypes"):
         UpdateBy((0,), (-1,), (("compare", (0, 1), (("direction", "LT"),)),), (2,), ("float32",))
+
+
+def test_updates_of_doubles_from_their_neutral_element_have_no_code(small_target):
+    form = OpForm(FRESH.dims, FRESH.operands, FRESH.results)
+    extents = extents_of(form, ("float64", "int32"), ("float64",))
+    with pytest.raises(NoTileCode, match="values of float64"):
+        MultiUpdate((0,), (-1,), "min", "float64", is_fresh=True).tile_code(extents, small_target)

@@ -35,7 +35,7 @@ from tiles.graph.cycles import CodeMemory, Field
 from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.laid_out import along_axes, check_indices, index_rows, is_plain, rows_first
-from tiles.poplibs.popops.map_code import element_jaxpr
+from tiles.poplibs.popops.map_code import check_widths, element_jaxpr
 from tiles.poplibs.popops.offsets import SCATTERS, takes_places, update_dims
 from tiles.poplibs.popops.reduce import neutral_element
 from tiles.target import Target
@@ -263,7 +263,12 @@ _Function = _Combining | _ByBody
 
 @lru_cache(maxsize=64)
 def _filling(value: float, dtype: str) -> CellFunction:
-    """Return an element as the function of a cell."""
+    """Return an element as the function of a cell.
+
+    Raises:
+      NoTileCode: an element of several words.
+    """
+    check_widths((dtype,))
     jaxpr: Jaxpr = make_jaxpr(lambda: jnp.asarray(value, to_jax(dtype)))()
     how = Arrangement((), (Access(alignment_bytes=_WORD_BYTES),))
     return CellFunction(jaxpr, ((), (dtype,)), how)
