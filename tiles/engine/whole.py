@@ -33,6 +33,8 @@ BLOCK_BYTES = 1 << 22
 from 2^18 to 2^23). A loop over blocks takes XLA twice as long to compile as none."""
 MOST_ADDED = 32
 """Partials that are added in one expression; more are in a loop."""
+ADDED_A_TRIP = 8
+"""Partials that a trip of that loop adds."""
 FEWER_BLOCKS = 4
 """Overlapping parts are put together of shifted blocks where that takes this many times fewer pieces than there are parts."""
 
@@ -145,11 +147,25 @@ def _narrowed(group: VertexGroup, d: int, size: int) -> VertexGroup:
 def _added_up(partials: jax.Array) -> jax.Array:
     """Return the sum along the leading axis, in order, of partials that are computed before."""
     partials = optimization_barrier(partials)
-    if len(partials) > MOST_ADDED:
-        return fori_loop(1, len(partials), lambda k, total: total + partials[k], partials[0])
-    total = partials[0]
-    for k in range(1, len(partials)):
-        total = total + partials[k]
+    trips, rest = 0, len(partials) - 1
+    if rest >= MOST_ADDED:
+        trips, rest = divmod(rest, ADDED_A_TRIP)
+    total = _added_to(partials[0], partials[1 : 1 + rest])
+    if not trips:
+        return total
+
+    def trip(number: Datum, total: jax.Array) -> jax.Array:
+        first = 1 + rest + number * ADDED_A_TRIP
+        block = lax.dynamic_slice_in_dim(partials, first, ADDED_A_TRIP, allow_negative_indices=False)
+        return _added_to(total, block)
+
+    return fori_loop(0, trips, trip, total)
+
+
+def _added_to(total: jax.Array, partials: jax.Array) -> jax.Array:
+    """Return a sum to which partials are added in order, in one expression."""
+    for partial in partials:
+        total = total + partial
     return total
 
 

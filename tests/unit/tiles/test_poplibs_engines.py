@@ -71,14 +71,24 @@ def test_an_empty_tensor_padded_is_all_padding():
 
 
 @pytest.mark.parametrize(
-    ("replicas", "size", "block_bytes"),
-    [(1, 96, 1 << 20), (1, 101, 500), (1, 101, 1), (4, 101, 1 << 20), (4, 96, 2100), (4, 101, 500)],
+    ("replicas", "size", "block_bytes", "most_added"),
+    [
+        (1, 96, 1 << 20, 32),
+        (1, 101, 500, 32),
+        (1, 101, 1, 32),
+        (4, 101, 1 << 20, 32),
+        (4, 96, 2100, 32),
+        (4, 101, 500, 32),
+        (1, 96, 1 << 20, 4),
+        (1, 101, 500, 4),
+        (4, 101, 1 << 20, 4),
+    ],
 )
-def test_partials_are_added_block_by_block(monkeypatch, replicas, size, block_bytes):
+def test_partials_are_added_block_by_block(monkeypatch, replicas, size, block_bytes, most_added):
     """In the plan's order, the bits of partials that are all held; or as one product, where the order is free.
 
     Eight or nine parts, the last one shorter where they do not divide, of all seven rows of 144 bytes, of three at a time
-    or one by one; of all replicas, of two at a time or one by one.
+    or one by one; of all replicas, of two at a time or one by one; added in one expression, or three in a trip of a loop.
     """
     graph = replicated(("data", replicas), num_tiles=16)
     x, w = (
@@ -102,6 +112,8 @@ def test_partials_are_added_block_by_block(monkeypatch, replicas, size, block_by
     monkeypatch.setattr(fast, "WORTH_ADDING", 0)
     monkeypatch.setattr(fast, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(whole_arrays, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(whole_arrays, "MOST_ADDED", most_added)
+    monkeypatch.setattr(whole_arrays, "ADDED_A_TRIP", 3)
     engine = make_engine(executable, "fast")
     assert len(engine._added_at_once) == 1
     (added,), _ = engine.run(*values)
