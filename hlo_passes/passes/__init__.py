@@ -5,6 +5,7 @@
 
 from hlo_passes.passes.associative_scans import AssociativeScans
 from hlo_passes.passes.base import PASSES, Pass, find_pass
+from hlo_passes.passes.batch_indices import BatchIndices
 from hlo_passes.passes.buffers import Buffers, LiveRange, analyze
 from hlo_passes.passes.canonicalize import Canonicalize
 from hlo_passes.passes.complex import LegalizeComplex, has_complex, split_positions
@@ -34,6 +35,7 @@ from hlo_passes.passes.join_rolls import JoinRolls
 from hlo_passes.passes.long_slices import LongSlices
 from hlo_passes.passes.masked_diagonals import MaskedDiagonals
 from hlo_passes.passes.multi_output import MultiOutputFusion
+from hlo_passes.passes.narrow_products import NarrowProducts
 from hlo_passes.passes.outline import Outline
 from hlo_passes.passes.pipeline import (
     DEFAULT_PIPELINE,
@@ -45,6 +47,7 @@ from hlo_passes.passes.pipeline import (
 )
 from hlo_passes.passes.powers import Powers
 from hlo_passes.passes.precompute import Precompute
+from hlo_passes.passes.quotients import Quotients
 from hlo_passes.passes.recover import RecoverNetworks
 from hlo_passes.passes.regular_gathers import RegularGathers
 from hlo_passes.passes.rematerialize import Rematerialize
@@ -65,6 +68,7 @@ __all__ = [
     "PASSES",
     "AddSparseSums",
     "AssociativeScans",
+    "BatchIndices",
     "BrokenPass",
     "Buffers",
     "Canonicalize",
@@ -88,6 +92,7 @@ __all__ = [
     "LongSlices",
     "MaskedDiagonals",
     "MultiOutputFusion",
+    "NarrowProducts",
     "NoFixpoint",
     "NotAffine",
     "Outline",
@@ -99,6 +104,7 @@ __all__ = [
     "PipelineRun",
     "Powers",
     "Precompute",
+    "Quotients",
     "RecoverNetworks",
     "RegularGathers",
     "Rematerialize",

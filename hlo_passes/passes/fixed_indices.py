@@ -42,7 +42,7 @@ def _looked_up(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     if kept is None:
         return None
     moved = dataclasses.replace(n, start_index_map=tuple(n.start_index_map[k] for k in kept))
-    shorter = _components(indices, n.index_vector_dim, kept, rewriter)
+    shorter = components(indices, n.index_vector_dim, kept, rewriter)
     return rewriter.emit(dataclasses.replace(op, dimension_numbers=moved), table, shorter)
 
 
@@ -55,7 +55,7 @@ def _updated(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | 
         return None
     axes = tuple(n.scatter_dims_to_operand_dims[k] for k in kept)
     moved = dataclasses.replace(n, scatter_dims_to_operand_dims=axes)
-    shorter = _components(indices, n.index_vector_dim, kept, rewriter)
+    shorter = components(indices, n.index_vector_dim, kept, rewriter)
     operands = (*instruction.operands[:count], shorter, *instruction.operands[count + 1 :])
     return rewriter.emit_all(dataclasses.replace(op, dimension_numbers=moved), operands, instruction.regions)
 
@@ -101,11 +101,11 @@ def _range(value: Value, axis: int, k: int, rewriter: Rewriter, depth: int = _DE
     return unknown
 
 
-def _components(value: Value, axis: int, kept: Sequence[int], rewriter: Rewriter) -> Value:
+def components(value: Value, axis: int, kept: Sequence[int], rewriter: Rewriter) -> Value:
     """Return some components of index vectors: of what they are clamped or joined of, that nothing is made of all of them."""
     if (found := rewriter.producer(value, Clamp)) is not None:
         _, bounded = found
-        taken = [x if x.type.rank == 0 else _components(x, axis, kept, rewriter) for x in bounded]
+        taken = [x if x.type.rank == 0 else components(x, axis, kept, rewriter) for x in bounded]
         return rewriter.emit(Clamp(), *taken)
     if (joined := rewriter.producer(value, Concatenate)) is not None and joined[0].dimension == axis:
         pieces = joined[1]

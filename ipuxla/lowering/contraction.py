@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from hlo_passes.ir import Instruction
 from hlo_passes.ops import DotGeneral
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from tiles.graph import OpForm, Site, Tensor
 from tiles.poplibs.forms import dot_form
-from tiles.poplibs.poplin import choose_widening
+from tiles.poplibs.poplin import choose_widening, place_contraction
 from tiles.poplibs.poplin.matmul import matmul_codelet
-from tiles.poplibs.poputil.place import place
 
 
 def place_dot(
@@ -36,9 +37,10 @@ def place_dot(
     form, out = _contraction(instruction)
 
     def multiply(site: Site, lhs: Tensor, rhs: Tensor) -> Tensor:
-        return place(site, matmul_codelet(lhs.dtype, rhs.dtype, out), form, [lhs, rhs], (out,))[0]
+        return place_contraction(site, matmul_codelet(lhs.dtype, rhs.dtype, out), form, [lhs, rhs], out)
 
-    return choose_widening(lowering.site(location, "dot"), lhs, rhs, out, multiply)
+    products = math.prod(dim.size for dim in form.dims if dim.is_reduced)
+    return choose_widening(lowering.site(location, "dot"), lhs, rhs, out, multiply, products)
 
 
 def _contraction(instruction: Instruction) -> tuple[OpForm, str]:

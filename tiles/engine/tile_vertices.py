@@ -171,7 +171,8 @@ class _KernelPart:
     ) -> None:
         """Take parts whose ``kernel`` is known, and one."""
         assert parts[0].kernel is not None
-        self.isa, self.kernel, self.in_ring = isa, parts[0].kernel, arithmetic != FLOAT
+        self.isa, self.kernel = isa, parts[0].kernel
+        self.in_ring = arithmetic != FLOAT and not parts[0].in_floats
         self.interleaved = parts[0].interleaved
         self.turns = [_Turn(part, shape, isa, arithmetic) for part in parts]
         self.runs = sum((turn.runs for turn in self.turns), np.zeros(math.prod(shape), np.int64))

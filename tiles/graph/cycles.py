@@ -99,6 +99,7 @@ class VertexCode:
       turn: where parts with one kernel run one after another on the same memory: returns the fields that change from cells'
         extents, or those of each of the part's runs; a text names memory of the kernel, with a number of bytes a place in it.
       interleaved: names of a kernel's memory that lies in interleaved elements; the rest lies in others.
+      in_floats: whether a kernel computes in floats in the ring, too, because they hold integers to the bit.
     """
 
     variant: Variant
@@ -112,6 +113,7 @@ class VertexCode:
     compiled: Callable[[CellFunction, InstructionSet], TileCode] | None = None
     turn: Callable[[tuple[int, ...]], Mapping[str, Field] | Sequence[Mapping[str, Field]]] | None = None
     interleaved: tuple[str, ...] = ()
+    in_floats: bool = False
 
     @property
     def cycles(self) -> Any:

@@ -2,7 +2,8 @@
 
 With floats it is a conversion. In ring arithmetic it is zero-extension or truncation of words, so that a dot
 product whose partials are wider than its operands still equals the dot product of the operands' words modulo
-their width, however it is split.
+their width, however it is split. Integers that floats hold to the bit, on their way to the multiply units, are
+such words as well: sign-extended, and truncated on the way back.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ accumulate_p = new_primitive("tiles_accumulate")
 
 
 def accumulate(x: Array, dtype: object) -> Array:
-    """Cast floats into or out of an accumulator's type.
+    """Cast floats into or out of an accumulator's type, or integers into or out of floats that hold all of them.
 
     Args:
       x: floats of any shape.
       dtype: name or dtype of the accumulator, or of the values on the way back.
 
     Raises:
-      UnsupportedDtype: either type is not a float.
+      UnsupportedDtype: either type is neither a float nor an integer that the other holds.
     """
     new = dtypes.to_jax(dtypes.name_of(dtype))
-    if not dtypes.is_float(x.dtype) or not dtypes.is_float(new):
+    if not dtypes.may_hold(x.dtype, new):
         raise UnsupportedDtype("accumulate casts floats to floats", got=f"{x.dtype.name} to {new.name}")
     return x if x.dtype == new else accumulate_p.bind(x, new_dtype=new)
 

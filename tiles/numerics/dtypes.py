@@ -65,6 +65,15 @@ def is_integer(dtype: DTypeLike) -> bool:
     return bool(jnp.issubdtype(np.dtype(dtype), jnp.integer))
 
 
+def may_hold(first: DTypeLike, second: DTypeLike) -> bool:
+    """Return whether both dtypes are floats, or one is and has every number of the other, an integer."""
+    is_one, is_other = is_float(first), is_float(second)
+    if is_one == is_other:
+        return is_one
+    number, held = (first, second) if is_one else (second, first)
+    return is_integer(held) and greatest_magnitude(np.dtype(held).name) <= 2 ** (finfo(number).nmant + 1)
+
+
 def is_narrow_float(dtype: DTypeLike) -> bool:
     """Return whether a dtype (or its name) is a float of fewer than 32 bits, whose sums are formed in float32."""
     return (

@@ -9,7 +9,7 @@ from tiles.poplibs.poplin.matmul import MatMul, matmul_codelet
 from tiles.poplibs.poplin.matmul_cycles import METHODS
 from tiles.poplibs.poplin.partials import ConvPartialReduce, add_partials
 from tiles.poplibs.poplin.spread import SpreadConvolution
-from tiles.poplibs.poplin.widening import choose_widening
+from tiles.poplibs.poplin.widening import choose_widening, place_contraction
 
 __all__ = [
     "CONV_METHODS",
@@ -32,6 +32,7 @@ __all__ = [
     "lu",
     "matmul",
     "matmul_codelet",
+    "place_contraction",
     "qr",
     "triangular_solve",
 ]

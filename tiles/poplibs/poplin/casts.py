@@ -22,7 +22,7 @@ from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Cycles
-from tiles.numerics.dtypes import to_jax, unsigned_of
+from tiles.numerics.dtypes import is_float, is_integer, to_jax, unsigned_of
 from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.inner_loops import loop_of
 from tiles.poplibs.popops.reduce import cast_accumulator
@@ -43,9 +43,13 @@ def cast_variant(isa: InstructionSet, dtype: str, out_dtype: str) -> Variant | N
 
 @lru_cache(maxsize=64)
 def cast_cell(dtype: str, out_dtype: str) -> CellFunction:
-    """Return the cell that casts a sum."""
+    """Return the cell that casts a sum, or an operand; integers that floats hold, to the bit."""
 
     def cast(x: jax.Array) -> tuple[jax.Array, ...]:
+        if is_integer(to_jax(out_dtype)) and is_float(dtype):
+            x = x.astype(np.int32)  # of which narrower integers keep the lowest bits
+        elif is_integer(to_jax(dtype)) and is_float(out_dtype):
+            return (x.astype(to_jax(out_dtype)),)
         return (cast_accumulator(x, out_dtype),)
 
     jaxpr: Any = make_jaxpr(cast)(jax.ShapeDtypeStruct((), to_jax(dtype)))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 
 from tiles.errors import InvalidGraph
 from tiles.graph import Graph, Plan, Site, Tensor, site_of
 from tiles.poplibs.forms import dot_form
 from tiles.poplibs.poplin.matmul import matmul_codelet
-from tiles.poplibs.poplin.widening import choose_widening
-from tiles.poplibs.poputil.place import place
+from tiles.poplibs.poplin.widening import choose_widening, place_contraction
 
 DimensionNumbers = tuple[tuple[Seq[int], Seq[int]], tuple[Seq[int], Seq[int]]]
 """``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``, as in JAX."""
@@ -48,10 +48,11 @@ def dot_general(
 
     def multiply(site: Site, lhs: Tensor, rhs: Tensor) -> Tensor:
         codelet = matmul_codelet(lhs.dtype, rhs.dtype, out, method)
-        return place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
+        return place_contraction(site, codelet, form, [lhs, rhs], out, plan)
 
     is_free = method == "auto" and plan is None
-    return choose_widening(site, lhs, rhs, out, multiply) if is_free else multiply(site, lhs, rhs)
+    products = math.prod(dim.size for dim in form.dims if dim.is_reduced)
+    return choose_widening(site, lhs, rhs, out, multiply, products) if is_free else multiply(site, lhs, rhs)
 
 
 def matmul(

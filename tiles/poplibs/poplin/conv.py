@@ -28,7 +28,13 @@ from tiles.poplibs.poplin.conv_cycles import (
     laid_out_bytes,
     widened_bytes,
 )
-from tiles.poplibs.poplin.matmul import partials_of
+from tiles.poplibs.poplin.matmul import (
+    bytes_of_sums,
+    check_kinds,
+    held_numbers,
+    method_for,
+    partials_of,
+)
 from tiles.poplibs.poplin.methods import stream_of, streamed_dtype
 from tiles.poplibs.poplin.partials import add_partials, partials_cycles
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
@@ -51,7 +57,7 @@ class Convolution(Codelet):
     """Sum products of the windows of the first operand with the kernel, over taps and input channels.
 
     Args:
-      operand_dtypes: dtypes of the two operands.
+      operand_dtypes: dtypes of the two operands; see ``MatMul``.
       accumulate_dtype: dtype in which products are formed and added, and of partials.
       out_dtype: dtype of the result.
       method: how the vertex computes: one of ``CONV_METHODS``, or "auto", the fastest one for the extents of
@@ -77,9 +83,7 @@ class Convolution(Codelet):
             raise InvalidGraph(
                 f"no convolution method {self.method!r}", expected=f"auto, {', '.join(CONV_METHODS)}"
             )
-        kinds = {is_float(dtype) for dtype in (*self.operand_dtypes, self.accumulate_dtype, self.out_dtype)}
-        if len(kinds) != 1:
-            raise InvalidGraph(f"{self.operand_dtypes} cannot be convolved into {self.accumulate_dtype}")
+        check_kinds(self.operand_dtypes, self.accumulate_dtype, self.out_dtype, self.method)
 
     @property
     def label(self) -> str:
@@ -101,6 +105,7 @@ class Convolution(Codelet):
         precision = lax.Precision.HIGHEST if is_float(self.accumulate_dtype) else None
         dtype = to_jax(self.accumulate_dtype)
         extents = [math.prod(cell.sizes[d] for d in dims) for dims in (roles.taps, roles.field)]
+        operands = tuple(held_numbers(operands, self.accumulate_dtype))
         if cell.sizes == cell.form.shape or min(extents) > LAID_OUT:
             total, order = _convolved(cell, roles, operands, precision, dtype)
         else:
@@ -179,9 +184,8 @@ class Convolution(Codelet):
         laid_out = laid_out + widened_bytes(
             self.method, self.accumulate_dtype, conv_shape(extents), extents, target
         )
-        if self.out_dtype == self.accumulate_dtype:
-            return np.zeros_like(extents.points) + laid_out
-        return extents.results * itemsize(self.accumulate_dtype) + laid_out
+        each = bytes_of_sums(self.operand_dtypes, self.accumulate_dtype, self.out_dtype, target)
+        return extents.results * each + laid_out
 
 
 def _convolved(
@@ -331,4 +335,4 @@ def in_order(given: Sequence[int], groups: Sequence[tuple[int, ...]]) -> tuple[l
 def conv_codelet(lhs: str, rhs: str, out_dtype: str | None = None, method: str = "auto") -> Convolution:
     """Return the convolution of operands of the given dtypes; see ``matmul_codelet``."""
     out = out_dtype or lhs
-    return Convolution((lhs, rhs), partials_of(lhs, out), out, method)
+    return Convolution((lhs, rhs), partials_of(lhs, out), out, method_for(lhs, out, method))

@@ -50,9 +50,12 @@ from tiles.poplibs.poplin.units_code import (
     RUNS,
     SUMS,
     WEIGHTS,
+    as_passed,
     code_by_method,
     extent_of,
     filled_up,
+    holds_words,
+    in_floats,
     in_order,
     in_words,
     of_each_cell,
@@ -93,7 +96,7 @@ def conv_code(
         if way == "expanded":
             return units.expanded(does)
         parts = units.taps(does, combined.reshape(points.shape), ROWS_AT_ONCE[way], extents, Taps)
-        return widened(parts, dtype, product.dtype, extents, isa, name)
+        return in_floats(widened(parts, dtype, product.dtype, extents, isa, name), accumulate)
 
     return code_by_method(ways, code, "a convolution")
 
@@ -318,8 +321,9 @@ class Taps:
         """See ``Kernel``."""
         g, p = self.geometry(sizes), self.product
         groups, output_groups, input_groups = self.groups_of(sizes)
+        operands = [as_passed(x, self.out_dtype) for x in operands]
         x = held_fields(operands[0], self.form, sizes, g, 1)
-        cells, is_ring = len(x), x.dtype.kind == "u"
+        cells, is_ring = len(x), holds_words(x, self.out_dtype)
         x = filled_up(x, 1, self.combined).reshape(cells, groups, -1, *x.shape[3:])
         x = filled_up(x, 2, self.channels).reshape(cells, groups, input_groups, self.channels, *x.shape[3:])
         runs = self.runs(sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ from tiles.poplibs.poplin.conv import WHOLE_TAPS, conv_codelet
 from tiles.poplibs.poplin.conv_cycles import SPREAD_METHODS
 from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.poplibs.poplin.spread import spread_codelet
-from tiles.poplibs.poplin.widening import choose_widening
+from tiles.poplibs.poplin.widening import choose_widening, place_contraction
 from tiles.poplibs.popops.interleave import interleave, phase_numbers
 from tiles.poplibs.popops.movement import slice as slice_tensor
 from tiles.poplibs.poputil.copies import reshape
@@ -93,8 +94,11 @@ def convolution(
     def convolve(site: Site, lhs: Tensor, rhs: Tensor) -> Tensor:
         return _convolution(site, lhs, rhs, axes, windows, groups, batch_groups > 1, out, method, plan)
 
-    is_free = method == "auto" and plan is None
-    return choose_widening(site, lhs, rhs, out, convolve) if is_free else convolve(site, lhs, rhs)
+    if method != "auto" or plan is not None:
+        return convolve(site, lhs, rhs)
+    products = math.prod(rhs.shape) // max(1, rhs.shape[axes.rhs[0]])
+    is_plain = all(window.base == 1 for window in windows)
+    return choose_widening(site, lhs, rhs, out, convolve, products if is_plain else None)
 
 
 def _convolution(
@@ -235,7 +239,7 @@ def _phase(
     else:
         is_image = any(window.phase_outputs > 1 for window in windows)
         codelet = matmul_codelet(lhs.dtype, rhs.dtype, out, method, may_swap=not is_image)
-    result = place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
+    result = place_contraction(site, codelet, form, [lhs, rhs], out, plan)
     shape = split.result_shape(lhs.shape, rhs.shape, [window.phase_outputs for window in windows])
     return result if result.shape == shape else reshape(site, result, shape)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,11 +13,12 @@ from jax import Array, lax
 from tiles._jax_compat import dot_general
 from tiles.errors import InvalidGraph
 from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
-from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize, to_jax
+from tiles.numerics.accumulate import accumulate
+from tiles.numerics.dtypes import is_float, is_integer, is_narrow_float, itemsize, to_jax
 from tiles.poplibs.poplin import matmul_cycles
 from tiles.poplibs.poplin.matmul_code import matmul_code
 from tiles.poplibs.poplin.matmul_cycles import METHODS, roles_of
-from tiles.poplibs.poplin.methods import grouped, stream_of, streamed_dtype
+from tiles.poplibs.poplin.methods import HELD, grouped, stream_of, streamed_dtype
 from tiles.poplibs.poplin.partials import add_partials, partials_cycles
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
@@ -31,7 +33,7 @@ class MatMul(Codelet):
     Dimensions of both operands that are kept are batches; the others are free.
 
     Args:
-      operand_dtypes: dtypes of the two operands.
+      operand_dtypes: dtypes of the two operands; by "amp", halves may hold integers (``methods.HELD``) that are added as such.
       accumulate_dtype: dtype in which products are formed and added, and of partials.
       out_dtype: dtype of the result.
       method: how the vertex computes: "amp", "hmac", "outer", "vmac", "scalar", or "auto", the fastest one
@@ -57,9 +59,7 @@ class MatMul(Codelet):
         """Check the method and the dtypes."""
         if self.method not in ("auto", *METHODS):
             raise InvalidGraph(f"no matmul method {self.method!r}", expected=f"auto, {', '.join(METHODS)}")
-        kinds = {is_float(dtype) for dtype in (*self.operand_dtypes, self.accumulate_dtype, self.out_dtype)}
-        if len(kinds) != 1:
-            raise InvalidGraph(f"{self.operand_dtypes} cannot be multiplied into {self.accumulate_dtype}")
+        check_kinds(self.operand_dtypes, self.accumulate_dtype, self.out_dtype, self.method)
 
     @property
     def label(self) -> str:
@@ -75,7 +75,10 @@ class MatMul(Codelet):
         Float products are asked for at the highest precision: float32 on the machine is float32.
         """
         roles = roles_of(cell.form)
-        lhs, rhs = (_without_constant_axes(cell, k, x) for k, x in enumerate(operands))
+        lhs, rhs = (
+            _without_constant_axes(cell, k, x)
+            for k, x in enumerate(held_numbers(operands, self.accumulate_dtype))
+        )
         left, right = (index_map.dims for index_map in cell.form.operands)
         contracted, batch = (
             (tuple(left.index(d) for d in dims), tuple(right.index(d) for d in dims))
@@ -153,9 +156,34 @@ class MatMul(Codelet):
         widened = matmul_cycles.widened_bytes(
             self.method, self.accumulate_dtype, extents, target, self.may_swap
         )
-        if self.out_dtype == self.accumulate_dtype:
-            return np.asarray(widened)
-        return extents.results * itemsize(self.accumulate_dtype) + widened
+        each = bytes_of_sums(self.operand_dtypes, self.accumulate_dtype, self.out_dtype, target)
+        return extents.results * each + widened
+
+
+def check_kinds(operand_dtypes: tuple[str, str], accumulate: str, out_dtype: str, method: str) -> None:
+    """Check that operands, sums and results of a contraction are all floats, or none are but halves that hold integers.
+
+    Raises:
+      InvalidGraph: they are not.
+    """
+    dtypes = (*operand_dtypes, accumulate, out_dtype)
+    holds = method == "amp" and operand_dtypes == ("float16", "float16") and is_integer(to_jax(accumulate))
+    if len({is_float(dtype) for dtype in (dtypes[2:] if holds else dtypes)}) != 1:
+        raise InvalidGraph(f"{operand_dtypes} cannot be contracted into {accumulate} by method {method}")
+
+
+def held_numbers(operands: Sequence[Array], accumulate_dtype: str) -> list[Array]:
+    """Return operands of a contraction, those that hold integers as these."""
+    is_exact = is_integer(to_jax(accumulate_dtype))
+    return [accumulate(x, HELD) if is_exact and is_float(x.dtype) else x for x in operands]
+
+
+def bytes_of_sums(operand_dtypes: tuple[str, str], accumulate: str, out_dtype: str, target: Target) -> int:
+    """Return the bytes of a sum that does not lie where its result does: one that is wider, or cast on the way."""
+    if out_dtype != accumulate:
+        return itemsize(accumulate)
+    sums = stream_of(streamed_dtype(operand_dtypes), accumulate, target).sums
+    return itemsize(sums) if itemsize(sums) > itemsize(out_dtype) else 0
 
 
 def _without_constant_axes(cell: Cell, k: int, operand: Array) -> Array:
@@ -173,8 +201,10 @@ def partials_of(lhs: str, out: str) -> str:
 
     A result wider than the accumulator is accumulated in itself. 8-bit floats that go into halves are accumulated in
     halves, the only partials that product units have for them (PopLibs' vertices for quarters); their products are
-    halves to the bit but for overflow, which a result of halves has as well.
+    halves to the bit but for overflow, which a result of halves has as well. Integers are added in the result's type.
     """
+    if is_integer(to_jax(out)):
+        return out
     own = accumulator_of(lhs)
     if out == "float16" and is_narrow_float(lhs) and itemsize(lhs) == 1:
         return out
@@ -194,4 +224,9 @@ def matmul_codelet(
       may_swap: see ``MatMul``.
     """
     out = out_dtype or lhs
-    return MatMul((lhs, rhs), partials_of(lhs, out), out, method, may_swap)
+    return MatMul((lhs, rhs), partials_of(lhs, out), out, method_for(lhs, out, method), may_swap)
+
+
+def method_for(lhs: str, out: str, method: str) -> str:
+    """Return the method of a contraction: the multiply units where halves hold integers."""
+    return "amp" if method == "auto" and is_float(lhs) and is_integer(to_jax(out)) else method

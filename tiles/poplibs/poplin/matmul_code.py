@@ -21,6 +21,7 @@ from tiles.poplibs.poplin.units_code import (
     code_by_method,
     extent_of,
     filled_up,
+    in_floats,
     in_order,
     streamed_product,
     weights_bits,
@@ -82,7 +83,7 @@ def _on_units(
             counts = Counts(ways.groups, ways.positions, ways.outputs, outputs, inputs)
             kernel = _Matrices(extents.form, product, out_dtype, is_swapped)
             parts = kernel.parts(isa, weights_bits(target), own, counts, name)
-            yield from widened(parts, dtype, product.dtype, extents, isa, name)
+            yield from in_floats(widened(parts, dtype, product.dtype, extents, isa, name), accumulate)
 
 
 def _off_units(

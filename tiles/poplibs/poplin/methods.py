@@ -44,6 +44,8 @@ class Method:
 
 EXACT_SUM = 2**24
 """Up to which magnitude float32 counts integers one by one."""
+HELD = "int8"
+"""The integers that operands of halves hold where products are added up to integers."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ class Stream:
     most_inputs: int = NEVER
 
 
+def holds_integers(dtype: str, accumulate: str) -> bool:
+    """Return whether operands of a dtype hold integers that are added up as such."""
+    return dtype == "float16" and is_integer(to_jax(accumulate))
+
+
 @lru_cache(maxsize=1024)
 def stream_of(dtype: str, accumulate: str, target: Target) -> Stream:
     """Return how operands of a dtype pass through the product units, to be added in ``accumulate``.
@@ -72,10 +79,13 @@ def stream_of(dtype: str, accumulate: str, target: Target) -> Stream:
     Halves and float32 pass as they are, and 8-bit floats of the machine's own formats where it has units for them with
     these partials: half ones, as PopLibs' vertices for quarters have (lib/poplin/PerformanceEstimation.hpp). What is a
     half without rounding is widened to one; all other floats to float32. Integers of at most 8 bits are halves as well,
-    and so few of their products that none passes 2^24 add up in float32 to the bit, in any order.
+    and so few of their products that none passes 2^24 add up in float32 to the bit, in any order. Halves that are added up to
+    integers hold such ones, ``HELD``.
     """
     sums, most_inputs = accumulate, NEVER
-    if dtype == "float16" or (is_narrow_float(dtype) and target.conv_units(dtype, accumulate)):
+    if holds_integers(dtype, accumulate):
+        streamed, sums, most_inputs = dtype, "float32", EXACT_SUM // greatest_magnitude(HELD) ** 2
+    elif dtype == "float16" or (is_narrow_float(dtype) and target.conv_units(dtype, accumulate)):
         streamed = dtype
     elif is_integer(to_jax(dtype)) and itemsize(dtype) == 1 and itemsize(accumulate) <= WORD_BYTES:
         streamed, sums, most_inputs = "float16", "float32", EXACT_SUM // greatest_magnitude(dtype) ** 2
@@ -102,7 +112,7 @@ def widening_cycles(dtype: str, streamed: str, elements: Amount, target: Target)
     if dtype == streamed:
         return NO_CAST
     cast, start = (cast_cycles(dtype, streamed, n, target) for n in (elements, 0))
-    has_code = is_narrow_float(dtype) and casts_by_code(dtype, streamed, target)
+    has_code = casts_by_code(dtype, streamed, target)
     own = Basis.DERIVED if has_code else Basis.ASSUMED
     return Cycles(cast.value + start.value, Basis.weakest([cast.basis, own]), cast.source)
 

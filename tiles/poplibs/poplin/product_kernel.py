@@ -23,7 +23,9 @@ from tiles.poplibs.poplin.units_code import (
     INPUTS,
     SUMS,
     WEIGHTS,
+    as_passed,
     filled_up,
+    holds_words,
     in_words,
     panels,
     product_variant,
@@ -78,11 +80,11 @@ class Products:
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """See ``Kernel``."""
         count, p = self.counts(sizes), self.product
-        x, w = self.channels(sizes, operands)
+        x, w = self.channels(sizes, [as_passed(x, self.out_dtype) for x in operands])
         x = filled_up(x, 3, p.inputs)
         x = x.reshape(*x.shape[:3], count.input_groups, p.inputs).transpose(0, 1, 3, 2, 4)
         sums = (len(x), count.groups, count.output_groups, count.positions, p.outputs)
-        is_ring = x.dtype.kind == "u"
+        is_ring = holds_words(x, self.out_dtype)
         memory = {INPUTS: np.ascontiguousarray(x), WEIGHTS: panels(w, p)}
         memory[SUMS] = np.zeros(sums, in_words(p.partials, is_ring))
         if self.out_dtype != p.partials:

@@ -23,7 +23,7 @@ from tiles.poplibs.poplin.conv_cycles import (
     spread_shape,
     widened_bytes,
 )
-from tiles.poplibs.poplin.matmul import partials_of
+from tiles.poplibs.poplin.matmul import held_numbers, method_for, partials_of
 from tiles.poplibs.poplin.spread_code import Spread, spread_code
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.target import Target
@@ -70,7 +70,7 @@ class SpreadConvolution(Convolution):
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the cell's sums: a convolution over the array, spread; see ``Convolution.compute``."""
         roles = conv_roles(cell.form)
-        lhs, rhs = operands
+        lhs, rhs = held_numbers(operands, self.accumulate_dtype)
         windows = [(d,) for d in roles.field]
         lhs, lhs_spec = grouped_axes(cell, 0, lhs, [roles.batch, (*roles.groups, *roles.inputs), *windows])
         kernels = (*roles.groups, *roles.outputs)
@@ -170,5 +170,11 @@ def spread_codelet(
 ) -> SpreadConvolution:
     """Return the convolution of a spread array of the given dtypes; see ``SpreadConvolution`` and ``matmul_codelet``."""
     return SpreadConvolution(
-        (lhs, rhs), partials_of(lhs, out_dtype), out_dtype, method, phases, taps, origins
+        (lhs, rhs),
+        partials_of(lhs, out_dtype),
+        out_dtype,
+        method_for(lhs, out_dtype, method),
+        phases,
+        taps,
+        origins,
     )

@@ -28,6 +28,7 @@ from tiles.poplibs.poplin.units_code import (
     extent_of,
     filled_up,
     in_order,
+    in_floats,
     streamed_product,
     weights_bits,
 )
@@ -87,7 +88,7 @@ def spread_code(
     units = Units(isa, bits, product, out_dtype, extents.form, shape, name)
     kind = partial(_SpreadTaps, windows=windows)
     parts = units.taps(does, combined.reshape(points.shape), 1, extents, kind)
-    return tuple(widened(parts, dtype, product.dtype, extents, isa, name))
+    return tuple(in_floats(widened(parts, dtype, product.dtype, extents, isa, name), accumulate))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,7 +20,7 @@ from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, OpForm, VertexCode
-from tiles.numerics.dtypes import is_narrow_float, to_jax
+from tiles.numerics.dtypes import is_float, is_integer, is_narrow_float, to_jax
 from tiles.poplibs.poplin.methods import stream_of
 from tiles.target import Target
 
@@ -57,16 +58,13 @@ def streamed_product(dtype: str, accumulate: str, target: Target) -> Product:
     """Return the product by which units multiply operands of a dtype, which may have to be widened first.
 
     Raises:
-      NoTileCode: the machine has no units for them, or they are integers, which pass as halves.
+      NoTileCode: the machine has no units for them.
     """
     stream = stream_of(dtype, accumulate, target)
-    if (
-        not stream.units
-        or stream.sums != accumulate
-        or (stream.dtype != dtype and not is_narrow_float(dtype))
-    ):
-        raise NoTileCode(f"products of {dtype} into {accumulate}, which are widened for the multiply units")
-    return product_of(stream.dtype, accumulate)
+    may_widen = is_narrow_float(dtype) or is_integer(to_jax(dtype))
+    if not stream.units or (stream.dtype != dtype and not may_widen):
+        raise NoTileCode(f"products of {dtype} into {accumulate}, for which there are no multiply units")
+    return product_of(stream.dtype, stream.sums)
 
 
 def weights_bits(target: Target) -> int:
@@ -137,6 +135,23 @@ def in_words(dtype: str, is_ring: bool) -> np.dtype:
     """Return numpy's dtype, of words in the ring."""
     found = np.dtype(to_jax(dtype))
     return np.dtype(f"uint{8 * found.itemsize}") if is_ring else found
+
+
+def holds_words(x: np.ndarray, out_dtype: str) -> bool:
+    """Return whether an operand of products into a dtype is words of the ring, which unsigned integers are not."""
+    return x.dtype.kind == "u" and is_float(out_dtype)
+
+
+def as_passed(x: np.ndarray, out_dtype: str) -> np.ndarray:
+    """Return an operand as the units take it: words of the ring that are integers held by halves as these."""
+    holds = x.dtype == np.uint16 and is_integer(to_jax(out_dtype))
+    return x.view(np.int16).astype(np.float16) if holds else x
+
+
+def in_floats(parts: Iterable[VertexCode], accumulate: str) -> Iterator[VertexCode]:
+    """Yield the code of products; that of integers computes in floats in the ring, too."""
+    for part in parts:
+        yield replace(part, in_floats=True, cell=None) if is_integer(to_jax(accumulate)) else part
 
 
 def of_each_cell(extents: Extents, find: Callable[[tuple[int, ...]], bool | tuple[int, int]]) -> np.ndarray:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
-from tiles.graph import Sequence, Site, Tensor
+from tiles.graph import OpForm, Plan, Sequence, Site, Tensor, along
 from tiles.numerics.dtypes import is_narrow_float
-from tiles.poplibs.poplin.matmul import partials_of
-from tiles.poplibs.poplin.methods import stream_of
+from tiles.plan.serial import SerialSplit
+from tiles.poplibs.poplin.conv import Convolution
+from tiles.poplibs.poplin.matmul import MatMul, partials_of
+from tiles.poplibs.poplin.methods import HELD, holds_integers, stream_of
 from tiles.poplibs.popops.elementwise import map as map_elements
 from tiles.poplibs.popops.expr import arg, call
+from tiles.poplibs.poputil.place import place
+from tiles.target import Target
+
+MOST_PARTS = 16
+"""Parts of sums of integers, of as many products each as are exact, that are added up after."""
+
+Multiply = Callable[[Site, Tensor, Tensor], Tensor]
 
 
 def choose_widening(
-    site: Site,
-    lhs: Tensor,
-    rhs: Tensor,
-    out_dtype: str,
-    multiply: Callable[[Site, Tensor, Tensor], Tensor],
+    site: Site, lhs: Tensor, rhs: Tensor, out_dtype: str, multiply: Multiply, products: int | None
 ) -> Tensor:
     """Record products, and where their operands have to be widened a choice of where they are.
 
@@ -30,11 +39,14 @@ def choose_widening(
       lhs: left operand.
       rhs: right operand.
       out_dtype: of the result.
-      multiply: adds the products of two operands to a site.
+      multiply: adds the products of two operands to a site, by ``place_contraction``.
+      products: how many a result adds up; None where they cannot be cut into parts.
     """
     stream = stream_of(lhs.dtype, partials_of(lhs.dtype, out_dtype), site.graph.target)
-    wide, is_narrow = stream.dtype, is_narrow_float(lhs.dtype) and lhs.dtype == rhs.dtype
-    if not is_narrow or not stream.units or wide == lhs.dtype:
+    wide = stream.dtype
+    may_widen = lhs.dtype == rhs.dtype and stream.units and wide != lhs.dtype
+    is_exact = lhs.dtype == HELD and products is not None and products <= stream.most_inputs * MOST_PARTS
+    if not may_widen or not (is_narrow_float(lhs.dtype) or is_exact):
         return multiply(site, lhs, rhs)
 
     def in_vertices(body: Sequence) -> tuple[Tensor, ...]:
@@ -46,6 +58,53 @@ def choose_widening(
         return (multiply(own, left, left if lhs is rhs else _widened(own.at("rhs"), rhs, wide)),)
 
     return site.graph.add_choice(site.name, (in_vertices, before), site.program, site.location)[0]
+
+
+def place_contraction(
+    site: Site,
+    codelet: MatMul | Convolution,
+    form: OpForm,
+    operands: Seq[Tensor],
+    out_dtype: str,
+    plan: Plan | None = None,
+) -> Tensor:
+    """Place a contraction; where halves hold integers, in parts whose sums are exact each, and add these up.
+
+    Args:
+      site: where to add it.
+      codelet: the contraction.
+      form: its form.
+      operands: the two tensors.
+      out_dtype: of the result.
+      plan: of each part; by default it is searched.
+    """
+    parts = [
+        place(site, codelet, part, operands, (out_dtype,), plan=plan)[0]
+        for part in _exact_parts(codelet, form, site.graph.target)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return map_elements(site.at("sum"), reduce(add, map(arg, range(len(parts)))), parts)
+
+
+def _exact_parts(codelet: MatMul | Convolution, form: OpForm, target: Target) -> list[OpForm]:
+    """Return the forms of parts that add up as many products each as are exact: of some contracted elements, or channels."""
+    if not holds_integers(codelet.operand_dtypes[0], codelet.accumulate_dtype):
+        return [form]
+    stream = stream_of(codelet.operand_dtypes[0], codelet.accumulate_dtype, target)
+    products = math.prod(dim.size for dim in form.dims if dim.is_reduced)
+    if products <= stream.most_inputs:
+        return [form]
+    d = max(
+        (
+            d
+            for d, dim in enumerate(form.dims)
+            if all(along(d) in m.axes for m in form.operands) and dim.is_reduced
+        ),
+        key=lambda d: form.dims[d].size,
+    )
+    extent = stream.most_inputs * form.dims[d].size // products
+    return SerialSplit(d, max(1, extent // stream.channels * stream.channels or extent)).forms(form)
 
 
 def _widened(site: Site, x: Tensor, dtype: str) -> Tensor:

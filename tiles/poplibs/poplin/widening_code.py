@@ -13,9 +13,9 @@ from tiles.elements import InstructionSet
 from tiles.elements.variants import existing
 from tiles.graph import Extents, VertexCode
 from tiles.graph.cycles import CodeMemory, Field, Kernel
-from tiles.numerics.dtypes import to_jax
+from tiles.numerics.dtypes import is_float, to_jax
 from tiles.poplibs.poplin.casts import cast_variant, compiled_cast, words_cell
-from tiles.poplibs.poplin.units_code import INPUTS, WEIGHTS, in_words, of_each_cell
+from tiles.poplibs.poplin.units_code import INPUTS, WEIGHTS, holds_words, in_words, of_each_cell
 
 _GIVEN = "given "
 """Before the name of a kernel's memory that is widened: as operands are given."""
@@ -23,15 +23,16 @@ _GIVEN = "given "
 
 @dataclass(frozen=True)
 class Widened:
-    """A kernel of products of ``wide`` operands that are given in a narrower dtype."""
+    """A kernel of products of ``wide`` operands that are given in another dtype, a narrower one."""
 
     kernel: Kernel
+    given: str
     wide: str
 
     def find(self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]) -> CodeMemory:
         """See ``Kernel``."""
         memory, fields = self.kernel.find(sizes, origins, operands)
-        is_ring = memory[INPUTS].dtype.kind == "u"
+        is_ring = holds_words(memory[INPUTS], self.given)
         for name in (INPUTS, WEIGHTS):
             memory[_GIVEN + name] = memory[name]
             memory[name] = np.zeros(memory[name].shape, in_words(self.wide, is_ring))
@@ -79,15 +80,11 @@ def widened(
     whole = list(parts)
     for kernel in {id(part.kernel): part.kernel for part in whole}.values():
         assert kernel is not None
-        own, around = [part for part in whole if part.kernel is kernel], Widened(kernel, wide)
+        own, around = [part for part in whole if part.kernel is kernel], Widened(kernel, given, wide)
         does = sum((np.asarray(part.runs, np.int64) for part in own), np.int64(0)) > 0
-        cell = partial(words_cell, given, wide)
-        how: dict[str, Any] = {
-            "kernel": around,
-            "cell": cell,
-            "compiled": compiled_cast,
-            "interleaved": own[0].interleaved,
-        }
+        how: dict[str, Any] = {"kernel": around, "interleaved": own[0].interleaved}
+        if is_float(given):
+            how |= {"cell": partial(words_cell, given, wide), "compiled": compiled_cast}
         for what, n in zip((INPUTS, WEIGHTS), around.elements(extents), strict=True):
             yield VertexCode(variant, n, 1, np.asarray(does, np.int64), turn=partial(_widening, what), **how)
         for part in own:

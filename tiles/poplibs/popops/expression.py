@@ -29,7 +29,7 @@ from tiles.elements.select import ONE_FUNCTION
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell
 from tiles.numerics.accumulate import accumulate
-from tiles.numerics.dtypes import is_float, is_integer, to_jax
+from tiles.numerics.dtypes import is_float, is_integer, may_hold, to_jax
 from tiles.numerics.total_order import total_order_key
 
 Attrs = tuple[tuple[str, Any], ...]
@@ -164,10 +164,10 @@ def _converted_dtype(attrs: Mapping[str, Any], dtype: str) -> str:
     """Return the dtype that a conversion states.
 
     Raises:
-      InvalidGraph: it accumulates something else than floats in floats.
+      InvalidGraph: it accumulates something else than floats in floats, or in floats integers that they do not all hold.
     """
     made = str(attrs["dtype"])
-    if attrs.get("accumulates") and not (is_float(dtype) and is_float(made)):
+    if attrs.get("accumulates") and not (is_float(made) and may_hold(to_jax(dtype), to_jax(made))):
         raise InvalidGraph(f"{dtype} does not accumulate in {made}", expected="floats in floats")
     return made
 
