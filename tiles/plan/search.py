@@ -8,7 +8,7 @@ bound on temporary bytes per tile; what exceeds it comes last, the least excess 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -74,6 +74,7 @@ def search(
     extra: Sequence[Plan] = (),
     memory_proportion: float = MEMORY_PROPORTION,
     code_price: float = CODE_PRICE,
+    least_cells: int = 1,
 ) -> Ranking:
     """Return plans in order of cost, cheapest first; never empty.
 
@@ -86,14 +87,15 @@ def search(
       extra: plans to price beside those found.
       memory_proportion: share of a tile's memory that temporaries may take; plans beyond it come last.
       code_price: cycles that a byte of exchange code on the fullest tile is worth.
+      least_cells: fewer are looked for only where no way has as many; ``extra`` and what lies as operands do may.
     """
     limit = int(memory_proportion * target.bytes_per_tile)
     question = Question(form, codelet, tuple(operands), result_dtypes, target, code_price)
-    return Ranking(_search(question, tuple(extra), limit), limit)
+    return Ranking(_search(question, tuple(extra), limit, least_cells), limit)
 
 
 @lru_cache(maxsize=4096)
-def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Drafts:
+def _search(question: Question, extra: tuple[Plan, ...], limit: int, least_cells: int) -> Drafts:
     """Search once per question: identical layers of a model ask the same one."""
     form, codelet, target = question.form, question.codelet, question.target
     found = _found(question)
@@ -105,7 +107,7 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Drafts:
     others = [*extra, *followed.values(), unsplit_plan(form)]
 
     def searched() -> list[Plan]:
-        near = _near(question, found, limit)
+        near = _near(question, found, limit, least_cells)
         cycles, innermost = _closed_form(question, near, limit)
         best = _fewest(cycles, near.cells, _updated_bytes(question))
         plans: list[Plan] = []
@@ -155,25 +157,31 @@ def _is_simplest(plan: Plan) -> bool:
     )
 
 
-def _near(question: Question, cuts: _Cuts, limit: int) -> _Candidates:
+def _near(question: Question, cuts: _Cuts, limit: int, least_cells: int) -> _Candidates:
     """Return the candidates, in order, that may be among the ``EXACT`` best: whose cycles without exchange are few enough.
 
-    Where it is known what vertices take at least, few others are asked for what they take.
+    Where it is known what vertices take at least, few others are asked for what they take. Those of fewer cells are left
+    out if there are others.
     """
+    asked = np.flatnonzero(cuts.cells >= least_cells) if least_cells > 1 else np.arange(cuts.cells.size)
+    asked = asked if asked.size else np.arange(cuts.cells.size)
 
-    def most(found: _Cuts | _Candidates, least: np.ndarray) -> float:
+    def most(at: Callable[[np.ndarray], _Candidates], least: np.ndarray) -> float:
         """Return what the worst of the ``EXACT`` best costs at most, given what each costs at least."""
-        sample = found.at(np.argpartition(least, SAMPLED - 1)[:SAMPLED])
+        sample = at(np.argpartition(least, SAMPLED - 1)[:SAMPLED])
         return float(np.partition(_closed_form(question, sample, limit)[0], EXACT - 1)[EXACT - 1])
 
-    if cuts.is_complete:
-        some = cuts.every
+    if cuts.is_complete or asked.size <= SAMPLED:
+        some = cuts.every if asked.size == cuts.cells.size else cuts.at(asked)
     else:
-        some = cuts.at(np.flatnonzero(cuts.least * (1 - 1e-9) <= most(cuts, cuts.least)))
+        least = cuts.least[asked]
+        some = cuts.at(
+            asked[np.flatnonzero(least * (1 - 1e-9) <= most(lambda rows: cuts.at(asked[rows]), least))]
+        )
     if some.cells.size <= SAMPLED:
         return some
     least = some.compute + some.combining + np.maximum(0, some.temporary - limit) * 1e3
-    return some.at(np.flatnonzero(least * (1 - 1e-9) <= most(some, least)))  # sums are rounded
+    return some.at(np.flatnonzero(least * (1 - 1e-9) <= most(some.at, least)))  # sums are rounded
 
 
 def _fewest(cycles: np.ndarray, cells: np.ndarray, updated: int) -> np.ndarray:

@@ -208,9 +208,11 @@ def best(question: Question, proportion: float, held_share: float) -> Priced:
     """
     found = _search(question, proportion)
     k, form = question.codelet.looked_up, question.form
-    if not holds_operands(question, found[0].plan, held_share):
-        for share in (held_share, *SHARES_HELD):
-            spread = found.cheapest(lambda plan, share=share: holds_operands(question, plan, share), math.inf)
+    shares = _shares_held(question, held_share)
+    if not holds_operands(question, found[0].plan, shares[0]):
+        for share in shares:
+            many = _search(question, proportion, least_cells=_least_cells(question, share))
+            spread = many.cheapest(lambda plan, share=share: holds_operands(question, plan, share), math.inf)
             if spread is not None:
                 return spread
     table = None if k is None else question.operands[k]
@@ -228,6 +230,31 @@ def best(question: Question, proportion: float, held_share: float) -> Priced:
 
 SHARES_HELD = (HELD_SHARE, 0.5, 0.75)
 """Of a tile's memory: what of operands that lie nowhere yet a plan may bring there, the least first that a plan keeps to."""
+LOOKED_UP_SHARE = 1 / 16
+"""The same of operations that look elements up: whatever else reads the table has it on as few tiles then."""
+
+
+def _shares_held(question: Question, share: float) -> list[float]:
+    """Return what of a tile's memory operands that lie nowhere yet may take, what is asked for first."""
+    k = question.codelet.looked_up
+    is_unplaced = k is not None and question.operands[k].layout is None
+    return [*([min(share, LOOKED_UP_SHARE)] if is_unplaced else []), share, *SHARES_HELD]
+
+
+def _held_bytes(question: Question) -> int:
+    """Return the bytes of operands that lie nowhere yet."""
+    return sum(math.prod(o.shape) * itemsize(o.dtype) for o in question.operands if o.layout is None)
+
+
+def _most_held(question: Question, share: float) -> float:
+    """Return the bytes that operands which lie nowhere yet may take on a tile: a share of it, or twice what they are evenly."""
+    return max(share * question.target.bytes_per_tile, 2 * _held_bytes(question) / question.target.num_tiles)
+
+
+def _least_cells(question: Question, share: float) -> int:
+    """Return how many cells hold those operands so."""
+    most = _most_held(question, share)
+    return math.ceil(_held_bytes(question) / most) if most else 1
 
 
 def holds_operands(question: Question, plan: Plan, share: float = SHARES_HELD[-1]) -> bool:
@@ -235,11 +262,7 @@ def holds_operands(question: Question, plan: Plan, share: float = SHARES_HELD[-1
 
     Few elements of a table are looked up quickest on one tile, which a table of megabytes does not fit.
     """
-    unplaced = (o for o in question.operands if o.layout is None)
-    held = sum(math.prod(o.shape) * itemsize(o.dtype) for o in unplaced)
-    target = question.target
-    evenly = held / target.num_tiles
-    return held / plan.num_cells <= max(share * target.bytes_per_tile, 2 * evenly)
+    return _held_bytes(question) / plan.num_cells <= _most_held(question, share)
 
 
 def as_wanted(question: Question, plan: Plan) -> Plan:
@@ -296,7 +319,8 @@ LONG = 1024
 def _awaited(question: Question, plan: Plan, trips: tuple[int, ...]) -> list[int]:
     """Return the operands that are the same on many trips and lie elsewhere.
 
-    They are those of library calls and of lookups, and what any other operation is sent for long.
+    They are those of library calls and of lookups, and what any other operation is sent for long. A table that is looked up
+    where it lies, part by part, is asked for as well: every trip combines what the parts found.
     """
     codelet, form, target = question.codelet, question.form, question.target
 
@@ -304,13 +328,19 @@ def _awaited(question: Question, plan: Plan, trips: tuple[int, ...]) -> list[int
         moved = ((k, layout, operand.shape, operand.dtype),)
         return exchange_figures(form, plan, moved, target).cycles >= LONG
 
+    is_combined = plan.num_partials(form) > 1
     return [
         k
         for k, operand in enumerate(question.operands)
         if trips[k] > 1
         and operand.layout is not None
-        and not is_resident(form, plan, k, operand.layout)
-        and (codelet.is_contraction or codelet.looked_up == k or is_long(k, operand, operand.layout))
+        and (
+            (codelet.looked_up == k and is_combined)
+            or (
+                not is_resident(form, plan, k, operand.layout)
+                and (codelet.is_contraction or codelet.looked_up == k or is_long(k, operand, operand.layout))
+            )
+        )
     ]
 
 
@@ -414,9 +444,11 @@ def _saved(question: Question, plan: Plan, there: Plan, beside: Met) -> float:
     return saved - beside.passes * (stays - _copy_cost(question, replace(waiting, layout=result), result))
 
 
-def _search(question: Question, proportion: float) -> Ranking:
+def _search(question: Question, proportion: float, least_cells: int = 1) -> Ranking:
     q = question
-    return search(q.form, q.codelet, q.operands, q.result_dtypes, q.target, (), proportion, q.code_price)
+    return search(
+        q.form, q.codelet, q.operands, q.result_dtypes, q.target, (), proportion, q.code_price, least_cells
+    )
 
 
 def copy_cost(question: Question, shape: tuple[int, ...], dtype: str, lies: Layout, wanted: Layout) -> float:

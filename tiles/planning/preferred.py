@@ -111,7 +111,7 @@ class Preferences:
 
     @cached_property
     def updated(self) -> dict[str, list[Reader]]:
-        """The operations that read a variable which is first updated, or read at a few places, then read as a whole.
+        """The operations that read a variable, or an input, which is first updated, or read at a few places, then as a whole.
 
         They are in program order. Of what can be computed in several ways the first counts.
         """
@@ -119,7 +119,7 @@ class Preferences:
         found: dict[str, list[Reader]] = {}
         for operation in self._operations():
             for k, name in enumerate(operation.operands):
-                if name in tensors and tensors[name].kind == VARIABLE:
+                if name in tensors and tensors[name].kind in (INPUT, VARIABLE):
                     found.setdefault(name, []).append((operation, k))
         return {
             name: readers
@@ -127,7 +127,7 @@ class Preferences:
             if len(readers) > 1
             and (_is_update(readers[0]) or _is_lookup(readers[0]))
             and math.prod(tensors[name].shape) > FEW
-            and any(_is_whole(reader) for reader in readers[1:])
+            and any(_is_whole(reader, tensors[name].shape) for reader in readers[1:])
         }
 
     @cached_property
@@ -392,9 +392,12 @@ def _share_read(reader: Reader, shape: tuple[int, ...]) -> float:
     return math.prod(min(n, size) / size for n, size in zip(reach, shape, strict=True))
 
 
-def _is_whole(reader: Reader) -> bool:
-    """Whether an operation reads an operand as a whole, element by element."""
-    return reader[0].codelet.is_pointwise and _reads_in_place(reader)
+def _is_whole(reader: Reader, shape: tuple[int, ...]) -> bool:
+    """Whether an operation reads an operand as a whole, element by element or to sum it up, not where something says."""
+    if reader[0].codelet.is_pointwise:
+        return _reads_in_place(reader)
+    is_at_places = _is_lookup(reader) or _is_update(reader)
+    return not is_at_places and not reader[0].codelet.is_contraction and _share_read(reader, shape) == 1
 
 
 def _reads_in_place(reader: Reader) -> bool:

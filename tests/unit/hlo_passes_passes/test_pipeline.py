@@ -75,7 +75,11 @@ def test_options_are_read_by_type():
     ("text", "error", "says"),
     [
         ("canonicalise", UnknownPass, "did you mean 'canonicalize'?"),
-        ("fix(cse,xyz)", UnknownPass, "passes: add-sparse-sums, associative-scans, canonicalize, cse"),
+        (
+            "fix(cse,xyz)",
+            UnknownPass,
+            "passes: add-sparse-sums, associative-scans, batch-indices, canonicalize",
+        ),
         ("fold-constants{max-element=3}", UnknownPassOption, "did you mean 'max-elements'?"),
         ("cse{x=1}", UnknownPassOption, "it has no options"),
         ("fold-constants{max-elements=many}", InvalidPassOption, "expected an integer, got 'many'"),

@@ -116,6 +116,8 @@ def map_cycles(body: Body, outputs: tuple[int, ...], extents: Extents, target: T
         cycles = _single(body, work[0], extents, target)
     else:
         cycles = _fused(body, work, outputs, extents, target)
+    if is_single and _is_dear(body, work[0], cycles, extents, target):
+        cycles = _or_code(body, outputs, extents, target, cycles)
     cycles = _from_code(body, outputs, extents, target, cycles)
     if moved is None:
         return cycles
@@ -149,6 +151,45 @@ def _from_code(
     around = code_or_formula(parts, Cycles(stated.value - called, Basis.ASSUMED, stated.source))
     basis = Basis.weakest([around.basis, *(loop.basis for loop in loops)])
     return Cycles(around.value + called, basis, f"{loops[0].source}; around it {around.source}")
+
+
+DEAR = 2
+"""How many times as long as the loop over two whole tensors one over rows takes where it is asked whether code is quicker."""
+
+
+def _is_dear(body: Body, index: int, stated: Cycles, extents: Extents, target: Target) -> bool:
+    """Return whether a function of a tensor and a row, or a value for each row, takes much longer anywhere than of two tensors.
+
+    PopLibs' vertices for these spend much on every row, and on every element of one row; that of a boolean's opposite takes
+    booleans one by one.
+    """
+    name, arguments, attrs = body[index]
+    if name == "not" and body_dtypes(body, extents.operand_dtypes)[arguments[0]] == "bool":
+        return stated.basis is not Basis.ASSUMED and not _is_compiled(target)
+    if len(arguments) != 2 or stated.basis is Basis.ASSUMED or _is_compiled(target):
+        return False
+    varies = dims_of_values(body, extents.form)
+    sizes = {len(varies[a]) for a in arguments}
+    if len(sizes) == 1 or 0 in sizes:
+        return False
+    dtype = body_dtypes(body, extents.operand_dtypes)[arguments[0]]
+    loop = loop_of(name, dict(attrs), dtype).total(_share(extents.results, target), dtype, target)
+    whole = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * (29 + loop)
+    return bool(np.any(np.asarray(stated.value) > DEAR * whole))
+
+
+def _or_code(
+    body: Body, outputs: tuple[int, ...], extents: Extents, target: Target, stated: Cycles
+) -> Cycles:
+    """Return the cycles of PopLibs' vertex, or of the expression's code where that takes fewer."""
+    name = vertex_name(body, outputs, extents.operand_dtypes)
+    try:
+        found = code_or_formula(expression_code(body, outputs, extents, target, name), stated)
+    except (NoTileCode, OutOfRegisters):
+        return stated
+    basis = Basis.weakest((stated.basis, found.basis))
+    value = np.minimum(stated.value, found.value)
+    return Cycles(value, basis, f"{stated.source}; {found.source}") if basis is not Basis.ASSUMED else stated
 
 
 def _without(
@@ -333,8 +374,9 @@ def _vector_inner(
 ) -> Cycles:
     """The small operand is a row added to every row: a bias.
 
-    Float add, subtract and multiply have a vertex of their own; other functions take the rows one by one
-    through the tensor-tensor loop (ASSUMED).
+    Float add, subtract and multiply have a vertex of their own, which goes through the rows element by element; other
+    functions take the rows one by one through the tensor-tensor loop (ASSUMED). So do these where that takes less, as of few
+    long rows: a vertex of two dimensions whose second operand is the same row each time, ``5 + sum(29 + loop)`` slots.
     """
     blocks, length = _share(extents.product(order[:cut]), target), extents.product(order[cut:])
     if name in ("add", "subtract", "multiply") and dtype in ("float32", "float16"):
@@ -343,7 +385,11 @@ def _vector_inner(
         else:
             vectors = -(-length // 8) * (8 + 2 * np.maximum(blocks - 1, 0) + 7) + 10
             core = where(length % 8 == 0, vectors, 9 * length * blocks)
-        return _workers(13, 26 + 17 + core, target, Basis.DOCUMENTED)
+        loop, rows = loop_of(name, attrs, dtype), extents.product(order[:cut])
+        share = _share(rows * length, target)
+        pieces = np.minimum(_share(rows, target) + (rows % target.workers_per_tile > 0), rows)
+        by_rows = 5 + 29 * pieces + loop.total(share, dtype, target)
+        return _workers(13, np.minimum(26 + 17 + core, by_rows), target, Basis.DOCUMENTED)
     loop = loop_of(name, attrs, dtype)
     slots = 29 + blocks * (7 + loop.total(length, dtype, target))
     return _workers(target.supervisor_vertex_overhead_cycles, slots, target, Basis.ASSUMED)

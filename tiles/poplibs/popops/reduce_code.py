@@ -202,21 +202,28 @@ def fold_code(
     shares = -(-n // sharers)
     found, shared, narrow = _writes(data, stored != out_dtype)
 
-    prologue, plain = (body, levels, operand_dtypes), ((), ((ELEMENT, True),), (accumulate_dtype,))
+    # what several workers find of a row are words: integers and booleans are folded as such from there on
+    joined = (
+        accumulate_dtype
+        if is_float(accumulate_dtype) or itemsize(accumulate_dtype) >= _WORD_BYTES
+        else stored
+    )
+    prologue = body, accumulate_dtype, levels, operand_dtypes
+    plain = (), joined, ((ELEMENT, True),), (joined,)
 
     def part(of: Any, dtype: str, n: Amount, rows: Amount, data: CodeData | None, grain: int) -> VertexCode:
-        body, levels, operand_dtypes = of
+        body, accumulate_dtype, levels, operand_dtypes = of
         question = (body, operation, accumulate_dtype, ALONG_ROWS, levels, operand_dtypes, dtype, grain)
         found = existing(_named_variant(name, isa, *question))
         return VertexCode(found, n, rows, cell=partial(_cell, *question), data=data)
 
-    may_share = np.any(sharers > 1) and not itemsize(accumulate_dtype) % _WORD_BYTES
+    may_share = np.any(sharers > 1) and not itemsize(joined) % _WORD_BYTES
 
     def folds(grain: int, chosen: np.ndarray) -> tuple[VertexCode, ...]:
         whole = part(prologue, stored, n, rows, found, grain)
         if not may_share:
             return (replace(whole, runs=chosen),)
-        of_share = part(prologue, accumulate_dtype, shares, rows * sharers, shared[0], grain)
+        of_share = part(prologue, joined, shares, rows * sharers, shared[0], grain)
         joining = part(plain, stored, sharers, rows, shared[1], 1)
         split = (replace(of_share, sharers=sharers), joining)
         is_faster = (sharers > 1) & (sum(each.cycles for each in split) < whole.cycles)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from tiles.graph import Cycles, Extents, OpForm
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.transpose_cycles import SOURCE, copy_cycles, rearrange_cycles, repeat_cycles, transpose_cycles
@@ -32,10 +34,17 @@ class Movement:
 
 
 @lru_cache(maxsize=4096)
-def movement(form: OpForm, k: int, result: int = 0) -> Movement:
-    """Classify how operand k is moved into a result's order; dimensions of size 1 do not matter."""
-    wanted = tuple(d for d in form.results[result].dims if form.dims[d].size > 1)
-    held = tuple(d for d in form.operands[k].dims if form.dims[d].size > 1)
+def movement(form: OpForm, k: int, result: int = 0, single: frozenset[int] = frozenset()) -> Movement:
+    """Classify how operand k is moved into a result's order; dimensions of size 1 do not matter.
+
+    Args:
+      form: the operation.
+      k: the operand's number.
+      result: the result's number.
+      single: dimensions of which a cell has one element.
+    """
+    wanted = tuple(d for d in form.results[result].dims if form.dims[d].size > 1 and d not in single)
+    held = tuple(d for d in form.operands[k].dims if form.dims[d].size > 1 and d not in single)
     if set(held) != set(wanted):
         return Movement("repeat", run=_common_suffix(held, wanted))
     if held == wanted:
@@ -56,9 +65,43 @@ def _common_suffix(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def movement_cycles(form: OpForm, k: int, extents: Extents, target: Target) -> Cycles:
-    """Return the cycles of writing a result-shaped buffer from operand k, all workers together."""
-    size = itemsize(extents.operand_dtypes[k])
+    """Return the cycles of writing a result-shaped buffer from operand k, all workers together.
+
+    Cells that have one element of some dimensions are moved as if there were none of these: a permutation of many may be
+    a plain transpose there.
+    """
     moved = movement(form, k)
+    if moved.kind != "gather":
+        return _moved_cycles(moved, form, k, extents, target)
+    dims = moved_dims(form, k)
+    shape = np.broadcast_shapes(*(np.shape(size) for size in extents.sizes))
+    single = np.stack([np.broadcast_to(extents.sizes[d], shape).reshape(-1) == 1 for d in dims])
+    ways, of_cell = np.unique(single, axis=1, return_inverse=True)
+    found = [
+        _moved_cycles(
+            movement(form, k, 0, frozenset(d for d, is_single in zip(dims, way, strict=True) if is_single)),
+            form,
+            k,
+            extents,
+            target,
+        )
+        for way in ways.T.tolist()
+    ]
+    if len(found) == 1:
+        return found[0]
+    values = np.stack([np.broadcast_to(each.value, shape).reshape(-1) for each in found])
+    value = np.take_along_axis(values, of_cell.reshape(1, -1), 0).reshape(shape)
+    return Cycles(value, Basis.weakest([each.basis for each in found]), SOURCE)
+
+
+def moved_dims(form: OpForm, k: int) -> tuple[int, ...]:
+    """Return the dimensions of more than one element that an operand and the result have."""
+    return tuple(d for d in form.operands[k].dims if form.dims[d].size > 1)
+
+
+def _moved_cycles(moved: Movement, form: OpForm, k: int, extents: Extents, target: Target) -> Cycles:
+    """Return the cycles of one kind of movement."""
+    size = itemsize(extents.operand_dtypes[k])
     if moved.kind == "transpose":
         rows, columns = extents.product(moved.rows), extents.product(moved.columns)
         return transpose_cycles(extents.product(moved.batch), rows, columns, size, target)
