@@ -50,6 +50,31 @@ def crop_negative_pad(instruction: Instruction, rewriter: Rewriter) -> Value | N
 
 
 @rewrites(Pad)
+def join_pads(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """Padding around padding by the same value is one padding: an update of a box inside an array pads axis by axis."""
+    op, (operand, value) = instruction.op, instruction.operands
+    inner = rewriter.producer(operand, Pad)
+    if inner is None or not isinstance(op, Pad):
+        return None
+    first, (source, before) = inner
+    if (
+        any((*op.interior, *first.interior))
+        or min((*op.low, *op.high, *first.low, *first.high), default=0) < 0
+    ):
+        return None
+    fills = rewriter.constant(value), rewriter.constant(before)
+    if value != before and (
+        fills[0] is None or fills[1] is None or fills[0].value.tobytes() != fills[1].value.tobytes()
+    ):
+        return None
+    low, high = (
+        tuple(a + b for a, b in zip(ours, theirs, strict=True))
+        for ours, theirs in ((op.low, first.low), (op.high, first.high))
+    )
+    return rewriter.emit(Pad(low, high, op.interior), source, value)
+
+
+@rewrites(Pad)
 def spread_interior_pad(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     """Padding between elements is padding after them in a dimension of their own.
 

@@ -37,7 +37,7 @@ def multiplied(module) -> list[str]:
 
 def values(dtype, *shape):
     dtype = jnp.dtype(dtype)
-    if dtype == bool:
+    if dtype.kind == "b":
         return X.integers(0, 2, shape).astype(bool)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import ipuxla
 from ipuxla.frontend import decompositions
 
 RNG = np.random.default_rng(0)
@@ -67,6 +68,26 @@ def test_lu_by_blocks_is_lapacks(shape, block):
         for got, expected in zip(lu_by_blocks(a, block), jax.lax.linalg.lu(a), strict=True):
             assert got.shape == expected.shape and got.dtype == expected.dtype
             _close(got, expected, 10)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_lu_by_elements_is_lapacks(n):
+    rng = np.random.default_rng(n)
+    a = rng.standard_normal((300, n, n)).astype(np.float32)
+    a[:100] = rng.integers(-1, 2, (100, n, n))  # pivots that are zero, or of equal magnitude
+    a[100] = 0
+    for got, expected in zip(jax.jit(decompositions.lu_by_elements)(a), jax.lax.linalg.lu(a), strict=True):
+        assert got.dtype == expected.dtype and got.shape == expected.shape
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_many_small_matrices_are_factored_at_once(monkeypatch):
+    monkeypatch.setattr(decompositions, "MANY", 30)
+    a = np.random.default_rng(0).standard_normal((30, 3, 3)).astype(np.float32)
+    target = ipuxla.Target.named("gc200").replace(num_tiles=4)
+    function = ipuxla.jit(lambda a: jnp.linalg.solve(a, jnp.ones((30, 3, 1))), target=target)
+    assert "lu" not in {step.name for step in function.lower(a).compile().executable.steps}
+    np.testing.assert_allclose(function(a), np.linalg.solve(a, np.ones((30, 3, 1))), rtol=2e-3, atol=1e-3)
 
 
 def test_lu_by_blocks_of_complex_numbers():

@@ -27,8 +27,8 @@ from tiles.poplibs.poplin.units_code import (
     WEIGHTS,
     extent_of,
     filled_up,
-    in_order,
     in_floats,
+    in_order,
     streamed_product,
     weights_bits,
 )
