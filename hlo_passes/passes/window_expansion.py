@@ -10,6 +10,7 @@ scans too.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -47,7 +48,7 @@ class Windows(LocalPass):
     def change(self, computation: Computation) -> Computation:
         """Return the computation rewritten; itself when it has none."""
         patterns: dict[type[Op], tuple[Pattern, ...]] = {
-            ReduceWindow: (combine_apart, fold_windows),
+            ReduceWindow: (combine_apart, separate_windows, fold_windows),
             Reduce: (combine_apart, reduce_in_order),
             SelectAndScatter: (collect_selected,),
             Scan: (combine_apart, scan_in_blocks),
@@ -117,6 +118,43 @@ def _fold_by_one_operation(
         return [total]
     start = rewriter.emit(BroadcastInDim(total.type.shape, ()), initial)
     return lift(rewriter, instruction.regions[0], (start, total))
+
+
+SEPARATE_FROM = 2
+"""How many times as many elements windows of several dimensions fold as windows along one after the other, from which on they are."""
+
+
+def separate_windows(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """Fold windows of several dimensions along one dimension after the other: 13 x 13 neighbours are 13 and 13 again.
+
+    Sums of 16-bit floats are formed in f32 until the last one, as pooling forms them.
+    """
+    op, region, shape = instruction.op, instruction.regions[0], instruction.results[0].type.shape
+    combiner = simple_combiner(region)
+    assert isinstance(op, ReduceWindow)
+    if combiner is None or len(instruction.operands) != 2 or set(op.base_dilations) - {1}:
+        return None
+    value, initial = instruction.operands
+    axes = [d for d, taps in enumerate(op.window_dimensions) if taps > 1]
+    constant = rewriter.constant(initial)
+    if len(axes) < 2 or 0 in (*shape, *value.type.shape) or constant is None or not is_neutral(combiner, constant):
+        return None
+    axes.sort(key=lambda d: shape[d] / value.type.shape[d])  # what leaves least goes first
+    sizes, folded = list(value.type.shape), 0
+    for d in axes:
+        sizes[d] = shape[d]
+        folded += math.prod(sizes) * op.window_dimensions[d]
+    if SEPARATE_FROM * folded > math.prod(shape) * math.prod(op.window_dimensions):
+        return None
+    is_narrow = combiner in ("add", "mul") and value.type.dtype in NARROW
+    dtype = "f32" if is_narrow else value.type.dtype
+    region = widened(region) if is_narrow else region
+    x = rewriter.emit(Convert(dtype), value) if is_narrow else value
+    start = rewriter.emit(Constant.of(neutral_element(combiner, dtype), dtype))
+    for d in axes:
+        others = [e for e in range(len(shape)) if e != d]
+        (x,) = rewriter.emit_all(_without(op, others), (x, start), (region,))
+    return rewriter.emit(Convert(value.type.dtype), x) if is_narrow else x
 
 
 def _without(op: ReduceWindow, axes: Sequence[int]) -> ReduceWindow:

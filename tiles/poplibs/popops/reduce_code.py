@@ -158,7 +158,7 @@ def _columns(
             ),
         )
 
-    return _by_grain(_grains(n, question[-2]), columns)
+    return _by_grain(_grains(n, (*question[-2], question[-1])), columns)
 
 
 def fold_code(
@@ -292,7 +292,7 @@ def _levels(form: OpForm, order: tuple[int, ...], inner: tuple[int, ...], each: 
 
 
 def _grains(n: Amount, dtypes: tuple[str, ...]) -> np.ndarray:
-    """Return of each row length what it is a multiple of, up to whole accesses of the narrowest operand."""
+    """Return of each row length what it is a multiple of, up to whole accesses of the narrowest of some types."""
     most = _ACCESS_BYTES // min(map(itemsize, dtypes), default=_ACCESS_BYTES)
     return np.gcd(np.atleast_1d(n), most)
 

@@ -1,0 +1,113 @@
+"""Programs that say the same in other words cost about the same; each of these pairs was once far apart."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import ipuxla
+from ipuxla.testing import check_engines
+
+F, H, B, I8 = jnp.float32, jnp.float16, jnp.bool_, jnp.int8
+SMALL = ipuxla.Target.named("gc200").replace(num_tiles=4)
+
+
+def of(dtype, *shapes):
+    return tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
+
+
+def scanned(x):
+    return lax.scan(lambda c, row: (c * 0.5 + row, None), jnp.zeros(x.shape[1]), x)[0]
+
+
+PAIRS = {
+    "a part broadcast in front": (lambda s, d: s * d, lambda s, d: s * d + 1, of(F, (2, 8, 256, 256), (8, 256, 256)), 1.1),
+    "positions beside tokens": (lambda x, p: x + p, lambda x, p: jnp.tanh(x + p), of(F, (4, 512, 384), (512, 384)), 1.1),
+    "a bias of few rows": (lambda x, b: x + b, lambda x, b: jnp.maximum(x + b, 0), of(F, (2048, 2048), (2048,)), 1.1),
+    "a quotient by a power of two": (lambda x: x / 8, lambda x: x * 0.125, of(H, (2048, 1024)), 1.0),
+    "a quotient by a root": (lambda x: x / jnp.sqrt(64), lambda x: x * 0.125, of(H, (2048, 1024)), 1.0),
+    "all of booleans": (lambda b: b.all(), lambda b: b.sum(), of(B, (2048, 2048)), 1.2),
+    "all finite": (lambda x: jnp.isfinite(x).all(), lambda x: jnp.isfinite(x).all(-1).all(), of(F, (2048, 2048)), 1.2),
+    "any in columns": (lambda x: (x > 0).any(0), lambda x: (x > 0).sum(0), of(F, (1024, 1024)), 1.4),
+    "opposites of booleans": (lambda b: ~b, lambda b: b ^ True, of(B, (2048, 2048)), 4),
+    "axes reversed": (
+        lambda x: jnp.transpose(jnp.tanh(x), (2, 1, 0)) * 2,
+        lambda x: jnp.transpose(jnp.tanh(x), (1, 2, 0)) * 2,
+        of(H, (128, 128, 128)),
+        1.5,
+    ),
+    "bytes as integers": (
+        lambda x, w: x.astype("int32") @ w.astype("int32"),
+        lambda x, w: lax.dot(x, w, preferred_element_type=jnp.int32),
+        of(I8, (256, 512), (512, 256)),
+        1.0,
+    ),
+    "halves as floats": (
+        lambda x, w: x.astype("float32") @ w.astype("float32").T,
+        lambda x, w: lax.dot(x, w.T, preferred_element_type=F),
+        of(H, (256, 512), (256, 512)),
+        1.0,
+    ),
+    "large windows": (
+        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (13, 13), (1, 1), "SAME"),
+        lambda x: lax.reduce_window(
+            lax.reduce_window(x, -jnp.inf, lax.max, (13, 1), (1, 1), "SAME"), -jnp.inf, lax.max, (1, 13), (1, 1), "SAME"
+        ),
+        of(F, (128, 128)),
+        1.0,
+    ),
+    "a scan of a product": (
+        lambda x, w: scanned(x @ w),
+        lambda x, w: scanned(jnp.concatenate([jnp.zeros((1, w.shape[1])), x @ w])),
+        of(F, (1024, 768), (768, 768)),
+        1.1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_as_cheap_as_in_other_words(name):
+    one, other, shapes, factor = PAIRS[name]
+    cycles = [ipuxla.jit(f, target="gc200").lower(*shapes).compile().cost_analysis()["cycles"] for f in (one, other)]
+    assert cycles[0] <= factor * cycles[1]
+
+
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((6, 16)).astype(np.float32)
+X[2, 3], X[4] = np.nan, 3
+CASES = {
+    "folds of booleans": (lambda x: (jnp.isnan(x).any(0), jnp.isfinite(x).all(), (x > 0).any(1), (x < 2).all()), X),
+    "one row of booleans": (lambda b: (b.all(), b.any(), ~b), (X > 0).reshape(-1)),
+    "integers": (lambda x: (x.max(), x.min(0), jnp.bitwise_and.reduce(x)), (X[:2] * 50).astype(np.int8)),
+    "axes": (lambda x: jnp.transpose(x.reshape(2, 3, 16), (2, 1, 0)) + 1, X),
+    "rows": (lambda x: x.reshape(3, 2, 16) * x[:2], X),
+    "quotients": (lambda x: (x / 8, x / -0.25, x / jnp.sqrt(jnp.float32(16)), x / 3), X),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_on_all_engines(name):
+    function, x = CASES[name]
+    x = np.nan_to_num(x) if name in ("axes", "rows", "quotients") else x
+    check_engines(function, SMALL, x)
+    found = ipuxla.jit(function, target=SMALL, engine="tile")(x)
+    for got, expected in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(function)(x)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e5m2"])
+def test_quotients_by_powers_of_two_keep_every_bit(dtype):
+    """Also of numbers so small that the quotient is rounded, of infinities and zeros."""
+    x = np.concatenate([RNG.standard_normal(200) * 2.0 ** RNG.integers(-14, 14, 200), [0, -0.0, np.inf, -np.inf]])
+    x = x.astype(jnp.dtype(dtype))
+    for divisor in (2.0, 64.0, -0.5, 2.0**-9):
+
+        def function(x, divisor=divisor):
+            return x / jnp.asarray(divisor, x.dtype)
+
+        assert "divide" not in ipuxla.jit(function, target=SMALL).lower(x).as_text("hlo-optimized")
+        found = np.asarray(ipuxla.jit(function, target=SMALL)(x))
+        assert found.tobytes() == np.asarray(jax.jit(function)(x)).tobytes()
