@@ -52,6 +52,7 @@ from hlo_passes.passes.recover import RecoverNetworks
 from hlo_passes.passes.regular_gathers import RegularGathers
 from hlo_passes.passes.rematerialize import Rematerialize
 from hlo_passes.passes.repeats import OutlineRepeats
+from hlo_passes.passes.reshaped_windows import ReshapedWindows
 from hlo_passes.passes.scatter_reductions import ScatterReductions
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
@@ -109,6 +110,7 @@ __all__ = [
     "RegularGathers",
     "Rematerialize",
     "Row",
+    "ReshapedWindows",
     "ScatterReductions",
     "Schedule",
     "ShortSorts",

@@ -137,7 +137,12 @@ def separate_windows(instruction: Instruction, rewriter: Rewriter) -> Value | No
     value, initial = instruction.operands
     axes = [d for d, taps in enumerate(op.window_dimensions) if taps > 1]
     constant = rewriter.constant(initial)
-    if len(axes) < 2 or 0 in (*shape, *value.type.shape) or constant is None or not is_neutral(combiner, constant):
+    if (
+        len(axes) < 2
+        or 0 in (*shape, *value.type.shape)
+        or constant is None
+        or not is_neutral(combiner, constant)
+    ):
         return None
     axes.sort(key=lambda d: shape[d] / value.type.shape[d])  # what leaves least goes first
     sizes, folded = list(value.type.shape), 0

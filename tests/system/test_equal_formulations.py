@@ -24,13 +24,33 @@ def scanned(x):
 
 
 PAIRS = {
-    "a part broadcast in front": (lambda s, d: s * d, lambda s, d: s * d + 1, of(F, (2, 8, 256, 256), (8, 256, 256)), 1.1),
-    "positions beside tokens": (lambda x, p: x + p, lambda x, p: jnp.tanh(x + p), of(F, (4, 512, 384), (512, 384)), 1.1),
-    "a bias of few rows": (lambda x, b: x + b, lambda x, b: jnp.maximum(x + b, 0), of(F, (2048, 2048), (2048,)), 1.1),
+    "a part broadcast in front": (
+        lambda s, d: s * d,
+        lambda s, d: s * d + 1,
+        of(F, (2, 8, 256, 256), (8, 256, 256)),
+        1.1,
+    ),
+    "positions beside tokens": (
+        lambda x, p: x + p,
+        lambda x, p: jnp.tanh(x + p),
+        of(F, (4, 512, 384), (512, 384)),
+        1.1,
+    ),
+    "a bias of few rows": (
+        lambda x, b: x + b,
+        lambda x, b: jnp.maximum(x + b, 0),
+        of(F, (2048, 2048), (2048,)),
+        1.1,
+    ),
     "a quotient by a power of two": (lambda x: x / 8, lambda x: x * 0.125, of(H, (2048, 1024)), 1.0),
     "a quotient by a root": (lambda x: x / jnp.sqrt(64), lambda x: x * 0.125, of(H, (2048, 1024)), 1.0),
     "all of booleans": (lambda b: b.all(), lambda b: b.sum(), of(B, (2048, 2048)), 1.2),
-    "all finite": (lambda x: jnp.isfinite(x).all(), lambda x: jnp.isfinite(x).all(-1).all(), of(F, (2048, 2048)), 1.2),
+    "all finite": (
+        lambda x: jnp.isfinite(x).all(),
+        lambda x: jnp.isfinite(x).all(-1).all(),
+        of(F, (2048, 2048)),
+        1.2,
+    ),
     "any in columns": (lambda x: (x > 0).any(0), lambda x: (x > 0).sum(0), of(F, (1024, 1024)), 1.4),
     "opposites of booleans": (lambda b: ~b, lambda b: b ^ True, of(B, (2048, 2048)), 4),
     "axes reversed": (
@@ -54,7 +74,12 @@ PAIRS = {
     "large windows": (
         lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (13, 13), (1, 1), "SAME"),
         lambda x: lax.reduce_window(
-            lax.reduce_window(x, -jnp.inf, lax.max, (13, 1), (1, 1), "SAME"), -jnp.inf, lax.max, (1, 13), (1, 1), "SAME"
+            lax.reduce_window(x, -jnp.inf, lax.max, (13, 1), (1, 1), "SAME"),
+            -jnp.inf,
+            lax.max,
+            (1, 13),
+            (1, 1),
+            "SAME",
         ),
         of(F, (128, 128)),
         1.0,
@@ -71,7 +96,9 @@ PAIRS = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_as_cheap_as_in_other_words(name):
     one, other, shapes, factor = PAIRS[name]
-    cycles = [ipuxla.jit(f, target="gc200").lower(*shapes).compile().cost_analysis()["cycles"] for f in (one, other)]
+    cycles = [
+        ipuxla.jit(f, target="gc200").lower(*shapes).compile().cost_analysis()["cycles"] for f in (one, other)
+    ]
     assert cycles[0] <= factor * cycles[1]
 
 
@@ -79,7 +106,10 @@ RNG = np.random.default_rng(5)
 X = RNG.standard_normal((6, 16)).astype(np.float32)
 X[2, 3], X[4] = np.nan, 3
 CASES = {
-    "folds of booleans": (lambda x: (jnp.isnan(x).any(0), jnp.isfinite(x).all(), (x > 0).any(1), (x < 2).all()), X),
+    "folds of booleans": (
+        lambda x: (jnp.isnan(x).any(0), jnp.isfinite(x).all(), (x > 0).any(1), (x < 2).all()),
+        X,
+    ),
     "one row of booleans": (lambda b: (b.all(), b.any(), ~b), (X > 0).reshape(-1)),
     "integers": (lambda x: (x.max(), x.min(0), jnp.bitwise_and.reduce(x)), (X[:2] * 50).astype(np.int8)),
     "axes": (lambda x: jnp.transpose(x.reshape(2, 3, 16), (2, 1, 0)) + 1, X),
@@ -101,7 +131,9 @@ def test_on_all_engines(name):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e5m2"])
 def test_quotients_by_powers_of_two_keep_every_bit(dtype):
     """Also of numbers so small that the quotient is rounded, of infinities and zeros."""
-    x = np.concatenate([RNG.standard_normal(200) * 2.0 ** RNG.integers(-14, 14, 200), [0, -0.0, np.inf, -np.inf]])
+    x = np.concatenate(
+        [RNG.standard_normal(200) * 2.0 ** RNG.integers(-14, 14, 200), [0, -0.0, np.inf, -np.inf]]
+    )
     x = x.astype(jnp.dtype(dtype))
     for divisor in (2.0, 64.0, -0.5, 2.0**-9):
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hlo_passes.ir import Computation, Instruction, Value
-from hlo_passes.ops import Case, Constant, Convert, If, Not, Repeat, While
+from hlo_passes.ops import Case, Constant, Convert, DynamicSlice, If, Iota, Not, Repeat, While
 from hlo_passes.passes.loops import (
     body_of,
     constant_in,
@@ -86,17 +86,37 @@ def _without_dead(region: Computation) -> Computation:
 
 @rewrites(While, Repeat, Case, If)
 def sink_constants(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
-    """A region that reads a small constant from outside makes it itself, where it can be folded."""
+    """A region that reads a small constant from outside makes it itself, where it can be folded.
+
+    So does one that slices a counter, as a scan over ``jnp.arange(n)``.
+    """
     bound, first = _num_bound(instruction), _first_read(instruction)
     sunk: dict[int, Instruction] = {}
     for number, value in enumerate(instruction.operands[bound:]):
-        constant = rewriter.constant(value)
+        constant, counter = rewriter.constant(value), rewriter.producer(value, Iota)
+        if counter is not None and _is_sliced(instruction, first + number):
+            sunk[first + number] = Instruction(counter[0], (), (value,), (), rewriter.location(value))
         if constant is not None and (constant.is_splat or value.type.size <= SMALL_CONSTANT):
             sunk[first + number] = Instruction(constant, (), (value,), (), rewriter.location(value))
     if not sunk:
         return None
     kept = [v for n, v in enumerate(instruction.operands) if n < bound or n - bound + first not in sunk]
     return _with_operands(instruction, kept, [with_constants(r, sunk) for r in instruction.regions], rewriter)
+
+
+def _is_sliced(instruction: Instruction, number: int) -> bool:
+    """Whether regions read the parameter of a number by slicing it alone, and some do."""
+    found = False
+    for region in instruction.regions:
+        parameter = region.parameters[number]
+        if parameter in region.results:
+            return False
+        for inner in region.instructions:
+            if parameter in inner.operands:
+                if not isinstance(inner.op, DynamicSlice) or parameter in inner.operands[1:]:
+                    return False
+                found = True
+    return found
 
 
 @rewrites(While, Repeat, Case, If)

@@ -11,7 +11,18 @@ import dataclasses
 import numpy as np
 
 from hlo_passes.ir import Instruction, Value
-from hlo_passes.ops import Add, BroadcastInDim, Constant, Convert, Iota, Multiply, Reshape, ShiftRightLogical
+from hlo_passes.ops import (
+    Add,
+    BroadcastInDim,
+    Clamp,
+    Constant,
+    Convert,
+    DynamicSlice,
+    Iota,
+    Multiply,
+    Reshape,
+    ShiftRightLogical,
+)
 from hlo_passes.passes.patterns.registry import rewrites, splat_element, zeros
 from hlo_passes.passes.rewriter import Rewriter
 
@@ -43,6 +54,27 @@ def count_in_what_is_kept(instruction: Instruction, rewriter: Rewriter) -> Value
     if rewriter.constant(counter) is not None:
         return None
     return _narrowed(counter, narrow.dtype, rewriter) if _counts(counter, rewriter, _MOST_STEPS) else None
+
+
+@rewrites(DynamicSlice)
+def slice_of_counter(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """What is sliced out of a counter counts from where the slice begins: a scan over ``jnp.arange(n)`` reads its own trip."""
+    op, (counter, *starts) = instruction.op, instruction.operands
+    counted = rewriter.producer(counter, Iota)
+    if counted is None or not isinstance(op, DynamicSlice) or counter.type.is_complex:
+        return None
+    dimension, type_ = counted[0].dimension, instruction.result.type
+    start = starts[dimension]
+    most = counter.type.shape[dimension] - op.slice_sizes[dimension]
+    bounds = [rewriter.emit(Constant.splat(bound, start.type)) for bound in (0, most)]
+    first = rewriter.emit(Clamp(), bounds[0], start, bounds[1])
+    whole = "i32" if type_.is_float else type_.dtype  # counted in integers, and then made floats
+    if first.type.dtype != whole:
+        first = rewriter.emit(Convert(whole), first)
+    found = rewriter.emit(BroadcastInDim(type_.shape, ()), first)
+    if op.slice_sizes[dimension] > 1:
+        found = rewriter.emit(Add(), found, rewriter.emit(Iota(type_.with_dtype(whole), dimension)))
+    return found if whole == type_.dtype else rewriter.emit(Convert(type_.dtype), found)
 
 
 def _counts(value: Value, rewriter: Rewriter, steps: int) -> int:
