@@ -194,8 +194,7 @@ def _counted(value: Value, rewriter: Rewriter, depth: int = _DEEP) -> int | None
     if isinstance(op, (BroadcastInDim, Reshape, Transpose, Convert)):
         (inner,) = operands
     elif isinstance(op, Clamp):
-        least, inner, most = operands
-        low, high = splat_element(least, rewriter), splat_element(most, rewriter)
+        inner = operands[1]
     elif isinstance(op, Select):
         inner = _not_wrapped(operands, rewriter)
     if inner is value or not inner.type.is_integer:
@@ -205,7 +204,8 @@ def _counted(value: Value, rewriter: Rewriter, depth: int = _DEEP) -> int | None
         return None
     size = inner.type.shape[d]
     if isinstance(op, Clamp):
-        return d if low is not None and high is not None and low <= 0 and high >= size - 1 else None
+        low, high = (splat_element(bound, rewriter) for bound in (operands[0], operands[2]))
+        return d if low is not None and high is not None and int(low) <= 0 and int(high) >= size - 1 else None
     if isinstance(op, Convert):
         return d if size - 1 <= np.iinfo(value.type.np_dtype).max else None
     if isinstance(op, BroadcastInDim):
@@ -221,8 +221,8 @@ def _counted(value: Value, rewriter: Rewriter, depth: int = _DEEP) -> int | None
 def _counted_in(numbers: np.ndarray) -> int | None:
     """Return the dimension along which numbers count."""
     for d, size in enumerate(numbers.shape):
-        count = np.arange(size).reshape([-1 if e == d else 1 for e in range(numbers.ndim)])
-        if size > 1 and np.array_equal(numbers, np.broadcast_to(count, numbers.shape)):
+        ordered = np.moveaxis(numbers, d, -1)
+        if size > 1 and bool((ordered == np.arange(size)).all()):
             return d
     return None
 
