@@ -221,8 +221,8 @@ def _counted(value: Value, rewriter: Rewriter, depth: int = _DEEP) -> int | None
 def _counted_in(numbers: np.ndarray) -> int | None:
     """Return the dimension along which numbers count."""
     for d, size in enumerate(numbers.shape):
-        ordered = np.moveaxis(numbers, d, -1)
-        if size > 1 and bool((ordered == np.arange(size)).all()):
+        places: np.ndarray = np.indices(numbers.shape)[d]
+        if size > 1 and np.array_equal(numbers, places):
             return d
     return None
 
