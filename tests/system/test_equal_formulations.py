@@ -53,6 +53,24 @@ PAIRS = {
     ),
     "any in columns": (lambda x: (x > 0).any(0), lambda x: (x > 0).sum(0), of(F, (1024, 1024)), 1.4),
     "opposites of booleans": (lambda b: ~b, lambda b: b ^ True, of(B, (2048, 2048)), 4),
+    "coordinates last": (
+        lambda x: x[None] - x[:, None],
+        lambda x: x.T[:, None] - x.T[:, :, None],
+        of(F, (1024, 3)),
+        1.5,
+    ),
+    "forces": (
+        lambda x: (x[None] - x[:, None]).sum(1),
+        lambda x: (x.T[:, None] - x.T[:, :, None]).sum(2),
+        of(F, (2048, 3)),
+        3,
+    ),
+    "pairs of halves": (
+        lambda s, d: s * d,
+        lambda s, d: s * jnp.tile(d, (1, 2)),
+        of(H, (1 << 18, 2), (1 << 18, 1)),
+        1.5,
+    ),
     "axes reversed": (
         lambda x: jnp.transpose(jnp.tanh(x), (2, 1, 0)) * 2,
         lambda x: jnp.transpose(jnp.tanh(x), (1, 2, 0)) * 2,
@@ -114,6 +132,14 @@ CASES = {
     "integers": (lambda x: (x.max(), x.min(0), jnp.bitwise_and.reduce(x)), (X[:2] * 50).astype(np.int8)),
     "axes": (lambda x: jnp.transpose(x.reshape(2, 3, 16), (2, 1, 0)) + 1, X),
     "rows": (lambda x: x.reshape(3, 2, 16) * x[:2], X),
+    "coordinates": (
+        lambda x: (x[:, None, :3] - x[None, :, :3], x[:, :3] * x[:, 3:4], (x[:, :2] > x[0, :2])),
+        X,
+    ),
+    "coordinates of halves": (
+        lambda x: (x[:, None, :3] - x[None, :, :3], x[:, :2] * x[:, 3:4] + 1),
+        X.astype(np.float16),
+    ),
     "quotients": (lambda x: (x / 8, x / -0.25, x / jnp.sqrt(jnp.float32(16)), x / 3), X),
 }
 
@@ -121,11 +147,25 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_on_all_engines(name):
     function, x = CASES[name]
-    x = np.nan_to_num(x) if name in ("axes", "rows", "quotients") else x
+    x = np.nan_to_num(x) if x.dtype.kind == "f" and name != "folds of booleans" else x
     check_engines(function, SMALL, x)
     found = ipuxla.jit(function, target=SMALL, engine="tile")(x)
     for got, expected in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(function)(x)), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-6)
+        np.testing.assert_allclose(got, expected, rtol=1e-6 if x.dtype != np.float16 else 2e-3)
+
+
+@pytest.mark.parametrize("tiles", [24, 40])
+def test_coordinates_that_lie_on_a_tile_each(tiles):
+    """Cells have one coordinate of all points, whose operands lie side by side there; on all engines."""
+    target = SMALL.replace(num_tiles=tiles)
+    x = RNG.standard_normal((60, 3)).astype(np.float32)
+
+    def function(x):
+        return x[None] - x[:, None]
+
+    for engine in ("fast", "literal", "vertex", "tile"):
+        found = ipuxla.jit(function, target=target, engine=engine)(x)
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(function(x)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e5m2"])

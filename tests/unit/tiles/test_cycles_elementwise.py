@@ -111,13 +111,26 @@ def test_a_scalar_per_row_shares_rows_or_columns_between_workers():
 
 
 def test_a_bias_has_a_vertex_of_its_own():
+    tall = (1200, 8)  # 200 rows a worker, too many for a vertex of two dimensions
+    bias = broadcast_map((8,), tall)
+    for dtype, core in (("float32", 1 + 5 + 8 * (3 + 2 * 200 + 5) + 1), ("float16", 8 + 2 * 199 + 7 + 10)):
+        body = (("add", (0, 1), ()),)
+        found = _cycles(body, (dtype, dtype), map_form(tall, [identity_map(2), bias]))
+        assert found.basis is Basis.DOCUMENTED
+        assert found.value[0] == 13 + 6 * (26 + 17 + core)
     bias = broadcast_map((100,), SHAPE)
-    assert _one("add", "float32", identity_map(2), bias)[0] == 13 + 6 * (
-        26 + 17 + 1 + 5 + 100 * (3 + 2 * 2 + 5) + 1
-    )
-    in_halves = 9 * 100 * 2  # 100 is no multiple of 8
-    assert _one("add", "float16", identity_map(2), bias)[0] == 13 + 6 * (26 + 17 + in_halves)
     assert _one("maximum", "float32", identity_map(2), bias)[1] == Basis.DERIVED
+
+
+def test_a_few_long_rows_take_a_vertex_of_two_dimensions():
+    bias = broadcast_map(
+        (100,), SHAPE
+    )  # two rows a worker: 29 slots each, and the loop over two whole tensors
+    assert _one("add", "float32", identity_map(2), bias) == (
+        13 + 6 * (5 + 29 * 2 + 3 * 100),
+        Basis.DOCUMENTED,
+    )
+    assert _one("add", "float16", identity_map(2), bias) == (13 + 6 * (5 + 29 * 2 + 3 * 50), Basis.DOCUMENTED)
 
 
 def test_comparisons_have_an_entry_per_direction():

@@ -66,15 +66,82 @@ def expression_code(
       NoTileCode: an operation, a dtype, or only rows that begin inside a word.
       OutOfRegisters: too few registers, even with values spilled.
     """
+    given = partial(_with_loops, body, outputs, extents, target, name)
+    left = np.atleast_1d(extents.points) > 0
+    is_short, single_ones = _single_elements(body, extents)
+    first = left & single_ones
+    found, reason = list[VertexCode](), None
+
+    def add(single: frozenset[int], chosen: np.ndarray) -> None:
+        nonlocal left, reason
+        try:
+            parts = given(single, chosen)
+        except (NoTileCode, OutOfRegisters) as error:
+            reason = error
+            return
+        found.extend(parts)
+        for part in parts:
+            left = left & ~(np.broadcast_to(np.asarray(part.runs, np.int64), left.shape) > 0)
+
+    for single, chosen in _singles(extents, first):
+        add(single, chosen)
+    if left.any() or not left.size:
+        add(frozenset(), left)
+    for single, chosen in _singles(extents, left & ~first) if is_short else ():
+        add(single, chosen)
+    if reason is not None and not found:
+        raise reason
+    return tuple(found)
+
+
+SHORT = 8
+"""Elements of an operation's inner loop up to which vertices that have one of some dimensions are worth variants of their own."""
+
+
+def _single_elements(body: Body, extents: Extents) -> tuple[bool, np.ndarray]:
+    """Return whether an operation's inner loop is short, as over coordinates, and which cells have one element of it."""
+    counted = tuple(dict(attrs)["dim"] for name, _, attrs in body if name == "iota")
+    _, inner, has_rows = loops_of(extents.form, counted)
+    is_short = has_rows and 1 < math.prod(extents.form.dims[d].size for d in inner) <= SHORT
+    return is_short, np.atleast_1d((extents.product(inner) == 1) & (extents.results > 1) & is_short)
+
+
+def _singles(extents: Extents, left: np.ndarray) -> Iterator[tuple[frozenset[int], np.ndarray]]:
+    """Yield dimensions of which some cells have one element, and those of the ones left that do: they have fewer loops."""
+    dims = [d for d, dim in enumerate(extents.form.dims) if dim.size > 1]
+    if not left.any() or not dims:
+        return
+    single = np.stack([np.broadcast_to(extents.sizes[d], left.shape) == 1 for d in dims])
+    for way in np.unique(single[:, left], axis=1).T:
+        if way.any():
+            yield (
+                frozenset(d for d, is_single in zip(dims, way.tolist(), strict=True) if is_single),
+                left & (single == way[:, None]).all(axis=0),
+            )
+
+
+def _with_loops(
+    body: Body,
+    outputs: tuple[int, ...],
+    extents: Extents,
+    target: Target,
+    name: str,
+    single: frozenset[int],
+    own: np.ndarray,
+) -> tuple[VertexCode, ...]:
+    """Return the code of some vertices, ``own``, which have one element of the dimensions ``single``; else as ``expression_code``."""
     operands = len(extents.operand_dtypes)
     body, outputs, counted = _counters(body, outputs, operands)
-    levels, inner, has_rows = loops_of(extents.form, counted)
+    levels, inner, has_rows = loops_of(extents.form, counted, single)
     n = extents.product(inner)
     n, rows = np.broadcast_arrays(np.atleast_1d(n), extents.results // np.maximum(n, 1))
     dtypes = (*extents.operand_dtypes, *(_COUNTER,) * len(counted))
     most = math.prod(dim.size for dim in extents.form.dims)
     found: list[VertexCode] = []
-    for varies, chosen in _counting(extents, counted, inner, levels):
+    for varies, counting in _counting(extents, counted, inner, levels):
+        chosen = counting & own
+        if not chosen.any():
+            continue
         n_, rows_ = (np.where(chosen, each, each[chosen][0]) for each in (n, rows))
         parts = rows_code(
             body, outputs, dtypes, varies, has_rows, n_, rows_, target, name, len(counted), most
@@ -238,18 +305,20 @@ def aligned_rows(
 
 
 @lru_cache(maxsize=4096)
-def loops_of(form: OpForm, counted: tuple[int, ...] = ()) -> tuple[Levels, tuple[int, ...], bool]:
+def loops_of(
+    form: OpForm, counted: tuple[int, ...] = (), single: frozenset[int] = frozenset()
+) -> tuple[Levels, tuple[int, ...], bool]:
     """Return how operands, and positions along dimensions, vary with the loops of a cell.
 
     The inner loop runs over as many of the results' innermost dimensions as every operand varies with all of or
-    none of.
+    none of; there are none over the dimensions ``single``.
 
     Returns:
       levels: of every operand.
       inner: the domain dimensions of the inner loop.
       has_rows: whether there is a loop around it that operands take notice of.
     """
-    long = {d for d, dim in enumerate(form.dims) if dim.size > 1}
+    long = {d for d, dim in enumerate(form.dims) if dim.size > 1 and d not in single}
     order = [d for d in form.results[0].dims if d in long] if form.results else []
     varies = [long.intersection(index_map.dims) for index_map in form.operands]
     varies += [long & {d} for d in counted]
