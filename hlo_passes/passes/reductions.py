@@ -16,6 +16,8 @@ from hlo_passes.ops import (
     BroadcastInDim,
     Compare,
     Concatenate,
+    Constant,
+    Iota,
     Maximum,
     Minimum,
     Not,
@@ -32,6 +34,8 @@ from hlo_passes.passes.lifting import converted, is_liftable, lift, widened
 from hlo_passes.passes.rewriter import Rewriter
 from hlo_passes.passes.scans import LONGEST_ROW, block_of, slice_axis
 
+STACKED = 16
+"""Arrays in a stack of which one is chosen element by element."""
 _CHOOSING = (Compare, Select, Maximum, Minimum)
 _LOGICAL = (And, Or, Xor, Not)
 
@@ -53,7 +57,7 @@ def reduce_in_order(instruction: Instruction, rewriter: Rewriter) -> Sequence[Va
         return None
     types = [result.type for result in instruction.results]
     if len(op.dimensions) == 1 and is_choosing(region) and 0 not in instruction.operands[0].type.shape:
-        return None
+        return _chosen_of_stack(instruction, rewriter)
     wide = region if is_choosing(region) else widened(region)
     values, initial = (
         converted(rewriter, given, wide.result_types)
@@ -69,6 +73,36 @@ def reduce_in_order(instruction: Instruction, rewriter: Rewriter) -> Sequence[Va
     for axis in op.dimensions:
         values = [rewriter.emit(Reshape(shape), x) for x in _folded(rewriter, wide, values, axis)]
     return converted(rewriter, lift(rewriter, wide, (*starts, *values)), types)
+
+
+def _chosen_of_stack(instruction: Instruction, rewriter: Rewriter) -> list[Value] | None:
+    """Return what is chosen among few arrays that are stacked for it, element by element: ``jnp.select`` looks for the first true one."""
+    op, half, shape = instruction.op, len(instruction.results), instruction.results[0].type.shape
+    assert isinstance(op, Reduce)
+    (axis,) = op.dimensions
+    count = instruction.operands[0].type.shape[axis]
+    stacks = [_stacked(value, axis, rewriter) for value in instruction.operands[:half]]
+    if count > STACKED or None in stacks or not any(stacks):
+        return None
+    found = [rewriter.emit(BroadcastInDim(shape, ()), value) for value in instruction.operands[half:]]
+    for k in range(count):
+        values = [
+            rewriter.emit(Reshape(shape), pieces[k])
+            if pieces
+            else rewriter.emit(Constant.splat(k, type_.with_shape(shape)))
+            for pieces, type_ in zip(stacks, (x.type for x in instruction.operands[:half]), strict=True)
+            if pieces is not None
+        ]
+        found = lift(rewriter, instruction.regions[0], (*found, *values))
+    return found
+
+
+def _stacked(value: Value, axis: int, rewriter: Rewriter) -> Sequence[Value] | None:
+    """Return the arrays of a stack along an axis; none of positions along it, which are 0, 1, 2 and so on; else None."""
+    joined, counted = rewriter.producer(value, Concatenate), rewriter.producer(value, Iota)
+    if joined is not None and joined[0].dimension == axis and len(joined[1]) == value.type.shape[axis]:
+        return joined[1]
+    return () if counted is not None and counted[0].dimension == axis else None
 
 
 def _merged(rewriter: Rewriter, x: Value, dimensions: Sequence[int]) -> Value:

@@ -135,10 +135,10 @@ def separate_windows(instruction: Instruction, rewriter: Rewriter) -> Value | No
     if combiner is None or len(instruction.operands) != 2 or set(op.base_dilations) - {1}:
         return None
     value, initial = instruction.operands
-    axes = [d for d, taps in enumerate(op.window_dimensions) if taps > 1]
+    axes = [d for d in range(len(shape)) if op.window_dimensions[d] > 1 or _moves(op, d)]
     constant = rewriter.constant(initial)
     if (
-        len(axes) < 2
+        sum(taps > 1 for taps in op.window_dimensions) < 2
         or 0 in (*shape, *value.type.shape)
         or constant is None
         or not is_neutral(combiner, constant)
@@ -160,6 +160,11 @@ def separate_windows(instruction: Instruction, rewriter: Rewriter) -> Value | No
         others = [e for e in range(len(shape)) if e != d]
         (x,) = rewriter.emit_all(_without(op, others), (x, start), (region,))
     return rewriter.emit(Convert(value.type.dtype), x) if is_narrow else x
+
+
+def _moves(op: ReduceWindow, d: int) -> bool:
+    """Return whether windows of one element along an axis are not those elements, each in its place."""
+    return op.window_strides[d] > 1 or op.low[d] != 0 or op.high[d] != 0
 
 
 def _without(op: ReduceWindow, axes: Sequence[int]) -> ReduceWindow:

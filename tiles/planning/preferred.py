@@ -29,6 +29,7 @@ from tiles.graph import (
     Plan,
     Reshape,
     Sequence,
+    linear_layout,
     reshape_layout,
 )
 from tiles.graph.program import Step
@@ -190,21 +191,39 @@ class Preferences:
         planning = self.planning
         ways = [(found.plan, reader) for reader in wanted for found in self._ranked(reader)]
         layouts: dict[Layout, tuple[Plan, Reader]] = {}
+        is_cut_across = False
         for plan, reader in ways if len(readers) > 1 else ways[:1]:
             layout = reshape_layout(self._waiting(reader, plan), shape)
             if layout is not None:
                 layouts.setdefault(layout, (plan, reader))
+            else:
+                is_cut_across = True
         if not layouts:
             return None
         cheapest = next(iter(layouts))
-        if len(layouts) > 1:
-            costs = {layout: sum(self._cost(r, layout) for r in readers[:MOST_READERS]) for layout in layouts}
+        if len(layouts) > 1 or is_cut_across:
+            costs = {layout: self._cost_of_all(readers, layout) for layout in layouts}
             if min(costs.values()) > surely * costs[cheapest]:
                 return None
             cheapest = min(costs, key=costs.__getitem__)
+            # where a reshape leaves few ways, all of a tensor on one tile for instance, none may be better
+            if (
+                is_cut_across
+                and self._cost_of_all(readers, self._spread(shape, readers[0])) < costs[cheapest]
+            ):
+                return None
         plan, reader = layouts[cheapest]
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, math.prod(shape)))
         return reshape_layout(self._waiting(reader, plan), shape)
+
+    def _cost_of_all(self, readers: Seq[Reader], layout: Layout) -> float:
+        return sum(self._cost(reader, layout) for reader in readers[:MOST_READERS])
+
+    def _spread(self, shape: tuple[int, ...], reader: Reader) -> Layout:
+        """Return the layout of a tensor that nothing has placed; see ``Planning.placed``."""
+        operation, k = reader
+        dtype = self.planning.given.tensors[operation.operands[k]].dtype
+        return linear_layout(shape, dtype, self.planning.graph.target.num_tiles)
 
     def _ranked(self, reader: Reader) -> Seq[Priced]:
         """Return the plans of a contraction of which nothing lies anywhere yet."""

@@ -9,7 +9,15 @@ from __future__ import annotations
 import dataclasses
 
 from hlo_passes.ir import Instruction, Value
-from hlo_passes.ops import Constant, DotAlgorithm, DotDimensionNumbers, DotGeneral, Transpose
+from hlo_passes.ops import (
+    BroadcastInDim,
+    Constant,
+    DotAlgorithm,
+    DotDimensionNumbers,
+    DotGeneral,
+    Multiply,
+    Transpose,
+)
 from hlo_passes.passes.patterns.registry import rewrites
 from hlo_passes.passes.rewriter import Rewriter
 
@@ -103,3 +111,31 @@ def sum_nothing(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     """A sum of no products is 0."""
     lhs, _ = instruction.operands
     return rewriter.emit(Constant.splat(0, instruction.result.type)) if lhs.type.size == 0 else None
+
+
+@rewrites(DotGeneral)
+def multiply_by_element(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """Products of which none are added, and one operand has batches alone, are those of elements: ``einsum("ij,j->ij")``.
+
+    Where both have dimensions of their own, multiply units take as long as vectors.
+    """
+    lhs, rhs = instruction.operands
+    assert isinstance(instruction.op, DotGeneral)
+    n, type_ = instruction.op.dimension_numbers, instruction.result.type
+    left, right = n.lhs_free(lhs.type.rank), n.rhs_free(rhs.type.rank)
+    if n.lhs_contracting or (left and right) or {lhs.type.dtype, rhs.type.dtype} != {type_.dtype}:
+        return None
+    if not (type_.is_float or type_.is_integer):
+        return None
+    operands = (
+        _as_result(x, (*batching, *free), type_.shape, rewriter)
+        for x, batching, free in ((lhs, n.lhs_batching, left), (rhs, n.rhs_batching, right))
+    )
+    return rewriter.emit(Multiply(), *operands)
+
+
+def _as_result(x: Value, order: tuple[int, ...], shape: tuple[int, ...], rewriter: Rewriter) -> Value:
+    """Return an operand, dimensions in an order that begins the result's, as the result is."""
+    if order != tuple(range(x.type.rank)):
+        x = rewriter.emit(Transpose(order), x)
+    return x if x.type.shape == shape else rewriter.emit(BroadcastInDim(shape, tuple(range(len(order)))), x)

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from hlo_passes.ir import Instruction, TensorType, Value, evaluate_instruction
-from hlo_passes.ops import BroadcastInDim, Constant, Convert, Pad, Reshape, Select, Slice
-from hlo_passes.passes.patterns.registry import rewrites, zeros
+from hlo_passes.ops import BroadcastInDim, Concatenate, Constant, Convert, Pad, Reshape, Select, Slice
+from hlo_passes.passes.patterns.registry import rewrites, splat_element, zeros
 from hlo_passes.passes.rewriter import Rewriter
 
 
@@ -72,6 +72,33 @@ def join_pads(instruction: Instruction, rewriter: Rewriter) -> Value | None:
         for ours, theirs in ((op.low, first.low), (op.high, first.high))
     )
     return rewriter.emit(Pad(low, high, op.interior), source, value)
+
+
+@rewrites(Select)
+def join_box(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """Choosing a box of one array, whole in all dimensions but one, and what is around it of another, joins the pieces."""
+    mask, inside, outside = instruction.operands
+    chosen, padded = rewriter.producer(mask, Pad), rewriter.producer(inside, Pad)
+    if chosen is None or padded is None or mask.type != outside.type.with_dtype("i1"):
+        return None
+    op, (box, fill) = chosen
+    same, (value, _) = padded
+    axes = [d for d, (low, high) in enumerate(zip(op.low, op.high, strict=True)) if low or high]
+    if (op.low, op.high, op.interior) != (same.low, same.high, same.interior) or len(axes) != 1:
+        return None
+    if any(op.interior) or min(op.low + op.high) < 0 or 0 in box.type.shape:
+        return None
+    if splat_element(box, rewriter) != np.True_ or splat_element(fill, rewriter) != np.False_:
+        return None
+    (d,) = axes
+    shape, ones = outside.type.shape, (1,) * outside.type.rank
+    pieces = [value]
+    for start, stop, at in ((0, op.low[d], 0), (shape[d] - op.high[d], shape[d], 2)):
+        if start < stop:
+            starts = tuple(start if axis == d else 0 for axis in range(len(shape)))
+            limits = tuple(stop if axis == d else size for axis, size in enumerate(shape))
+            pieces.insert(at, rewriter.emit(Slice(starts, limits, ones), outside))
+    return rewriter.emit(Concatenate(d), *pieces)
 
 
 @rewrites(Pad)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jax import lax
 
@@ -47,12 +47,14 @@ def separated(function, x):
 @given(
     st.sampled_from(list(FOLDS)),
     st.sampled_from(["float32", "float16", "int32", "uint8"]),
-    st.lists(st.integers(1, 9), min_size=2, max_size=3),
+    st.lists(st.sampled_from([1, 2, 5, 9]), min_size=2, max_size=3),
     st.lists(st.integers(1, 3), min_size=3, max_size=3),
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=3),
     st.lists(st.integers(1, 2), min_size=3, max_size=3),
     st.booleans(),
 )
+@example("add", "float32", [1, 5, 5], [1, 1, 1], [(0, 1), (0, 0), (0, 0)], [1, 1, 1], False)
+@example("max", "int32", [5, 5, 1], [1, 2, 3], [(2, 4), (2, 0), (1, 1)], [1, 1, 1], False)
 @budget(PLAN)
 def test_any_windows(fold, dtype, taps, strides, padding, dilations, has_nan):
     rank = len(taps)
@@ -67,7 +69,7 @@ def test_any_windows(fold, dtype, taps, strides, padding, dilations, has_nan):
     expected = np.asarray(jax.jit(function)(x))
     np.testing.assert_allclose(found, expected, rtol=1e-2 if dtype == "float16" else 1e-6)
     if len(kept) > 1:
-        assert all(sum(n > 1 for n in each) == 1 for each in kept)
+        assert all(sum(n > 1 for n in each) <= 1 for each in kept)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import numpy as np
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Cycles, Extents, OpForm, code_or_formula
 from tiles.numerics.arrays import where
-from tiles.numerics.dtypes import itemsize
+from tiles.numerics.dtypes import is_integer, itemsize, to_jax
 from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, Row, body_dtypes
 from tiles.poplibs.popops.inner_loops import INVERSE, SOURCE, Loop, derived_loop, library_rows, loop_of
@@ -158,16 +158,18 @@ DEAR = 2
 
 
 def _is_dear(body: Body, index: int, stated: Cycles, extents: Extents, target: Target) -> bool:
-    """Return whether a function of a tensor and a row, or a value for each row, takes much longer anywhere than of two tensors.
+    """Return whether a function takes much longer than code of it does, of a tensor and a row, or a value for each row, than of two.
 
     PopLibs' vertices for these spend much on every row, and on every element of one row; that of a boolean's opposite takes
-    booleans one by one.
+    booleans one by one, and those that divide integers call a function for each.
     """
     name, arguments, attrs = body[index]
     if name == "not" and body_dtypes(body, extents.operand_dtypes)[arguments[0]] == "bool":
         return stated.basis is not Basis.ASSUMED and not _is_compiled(target)
     if len(arguments) != 2 or stated.basis is Basis.ASSUMED or _is_compiled(target):
         return False
+    if name in ("divide", "remainder") and is_integer(to_jax(extents.result_dtypes[0])):
+        return True
     varies = dims_of_values(body, extents.form)
     sizes = {len(varies[a]) for a in arguments}
     if len(sizes) == 1 or 0 in sizes:

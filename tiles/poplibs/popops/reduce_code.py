@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from types import SimpleNamespace
@@ -110,6 +110,7 @@ def _in_stages(
         extents.operand_dtypes,
     )
     levels: Levels | None = None
+    has_all = np.ones(1, bool)  # vertices that have code of every stage
     for stage in range(_groups(form, order)):
         reduced = [form.dims[d].is_reduced for d in order]
         end = len(order) - reduced[::-1].index(True)
@@ -122,15 +123,24 @@ def _in_stages(
             how = levels or _levels(form, order, kept, each)
             question = body, operation, accumulate_dtype, OVER_ROWS, how, operand_dtypes, out
             data = CodeData(reads, writes, last, kept, "rows", each)
-            parts += _columns(question, n, rows, times, data, target, name)
+            found = _columns(question, n, rows, times, data, target, name)
         else:
             how = levels or _levels(form, order, last, ())
             data = CodeData(reads, writes, each, last, "inner")
             of_fold = (*operand_dtypes, accumulate_dtype, out)
-            parts += fold_code(body, operation, of_fold, how, n, times, target, name, data)
+            found = fold_code(body, operation, of_fold, how, n, times, target, name, data)
+        parts += found
+        has_all = has_all & _which_run(found)
         order, body, levels = (*each, *kept), (), ((ELEMENT, True),)
         reads, operand_dtypes = writes, (accumulate_dtype,)
-    return tuple(parts)
+    if not has_all.any():
+        raise NoTileCode("a stage of a fold has code where another has none")
+    return tuple(replace(part, runs=np.where(has_all, part.runs, 0)) for part in parts)
+
+
+def _which_run(parts: Sequence[VertexCode]) -> np.ndarray:
+    """Return which vertices run any of some parts."""
+    return np.any(np.stack(np.broadcast_arrays(*(np.atleast_1d(part.runs) > 0 for part in parts))), axis=0)
 
 
 def stages_bytes(accumulate_dtype: str, extents: Extents, order: tuple[int, ...]) -> Any:
@@ -236,7 +246,8 @@ def fold_code(
     parts = [*_by_grain(grains, folds)]
     if stored != out_dtype:
         cell = partial(_narrowing_cell, stored, out_dtype)
-        parts.append(VertexCode(existing(_narrowing(stored, out_dtype, isa)), rows, cell=cell, data=narrow))
+        variant = existing(_narrowing(stored, out_dtype, isa))
+        parts.append(VertexCode(variant, rows, runs=_which_run(parts), cell=cell, data=narrow))
     return tuple(part for part in parts if np.any(part.runs))
 
 
