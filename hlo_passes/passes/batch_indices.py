@@ -189,7 +189,11 @@ def _counted(value: Value, rewriter: Rewriter, depth: int = _DEEP) -> int | None
         return None
     op, operands = made.op, made.operands
     if isinstance(op, Iota):
-        return op.dimension if shape[op.dimension] > 1 else None
+        size = shape[op.dimension]
+        has_all = (
+            value.type.is_integer and size - 1 <= np.iinfo(value.type.np_dtype).max
+        )  # else it wraps round
+        return op.dimension if size > 1 and has_all else None
     inner = value
     if isinstance(op, (BroadcastInDim, Reshape, Transpose, Convert)):
         (inner,) = operands

@@ -7,14 +7,14 @@ say nothing: a window begins at zero along an axis that no index names. Rows tha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from hlo_passes.ir import Computation, Instruction, Value
-from hlo_passes.ops import BroadcastInDim, Concatenate, Gather, Scatter, Slice
+from hlo_passes.ops import BroadcastInDim, Concatenate, Gather, Reshape, Scatter, Slice, Transpose
 from hlo_passes.ops.elementwise import Clamp, Convert
 from hlo_passes.passes.base import LocalPass
 from hlo_passes.passes.rewriter import Rewriter
@@ -38,7 +38,10 @@ def _looked_up(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     op, (table, indices) = instruction.op, instruction.operands
     assert isinstance(op, Gather)
     n = op.dimension_numbers
-    kept = _kept(indices, n.index_vector_dim, len(n.start_index_map), rewriter)
+    whole = {k for k, a in enumerate(n.start_index_map) if table.type.shape[a] == op.slice_sizes[a]}
+    if whole and len(whole) == len(n.start_index_map) and indices.type.is_integer:
+        return _repeated(instruction, rewriter)
+    kept = _kept(indices, n.index_vector_dim, len(n.start_index_map), rewriter, whole)
     if kept is None:
         return None
     moved = dataclasses.replace(n, start_index_map=tuple(n.start_index_map[k] for k in kept))
@@ -60,11 +63,36 @@ def _updated(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | 
     return rewriter.emit_all(dataclasses.replace(op, dimension_numbers=moved), operands, instruction.regions)
 
 
-def _kept(indices: Value, axis: int, count: int, rewriter: Rewriter) -> list[int] | None:
-    """Return the components that are not known to be zero, the first one if all are; None where none can be left out."""
+def _repeated(instruction: Instruction, rewriter: Rewriter) -> Value:
+    """Return what is looked up where every index, clamped, is zero: the table, once for each of them."""
+    op, (table, indices) = instruction.op, instruction.operands
+    assert isinstance(op, Gather)
+    n, type_ = op.dimension_numbers, instruction.result.type
+    places = [d for d in range(type_.rank) if d not in n.offset_dims]  # of the indices' dimensions
+    dims = [d for d in range(indices.type.rank) if d != n.index_vector_dim]
+    batch = dict(zip(n.operand_batching_dims, n.start_indices_batching_dims, strict=True))
+    offsets = iter(n.offset_dims)
+    limits = tuple(size if a in batch else op.slice_sizes[a] for a, size in enumerate(table.type.shape))
+    if limits != table.type.shape:
+        table = rewriter.emit(Slice((0,) * len(limits), limits, (1,) * len(limits)), table)
+    axes = [a for a in range(len(limits)) if a not in n.collapsed_slice_dims]
+    to = [places[dims.index(batch[a])] if a in batch else next(offsets) for a in axes]
+    shape = tuple(limits[a] for a in axes)
+    order = sorted(range(len(to)), key=to.__getitem__)
+    found = rewriter.emit(Transpose(tuple(order)), rewriter.emit(Reshape(shape), table))
+    return rewriter.emit(BroadcastInDim(type_.shape, tuple(sorted(to))), found)
+
+
+def _kept(
+    indices: Value, axis: int, count: int, rewriter: Rewriter, zero: Collection[int] = ()
+) -> list[int] | None:
+    """Return the components that are not known to be zero, as ``zero`` are; None where none can be left out.
+
+    Of several that are all zero the first one is kept.
+    """
     if count < 2 or not indices.type.is_integer:
         return None
-    kept = [k for k in range(count) if _range(indices, axis, k, rewriter) != (0, 0)] or [0]
+    kept = [k for k in range(count) if k not in zero and _range(indices, axis, k, rewriter) != (0, 0)] or [0]
     return kept if len(kept) < count else None
 
 

@@ -66,6 +66,8 @@ def slice_of_counter(instruction: Instruction, rewriter: Rewriter) -> Value | No
     dimension, type_ = counted[0].dimension, instruction.result.type
     start = starts[dimension]
     most = counter.type.shape[dimension] - op.slice_sizes[dimension]
+    if start.type.bits < 32:  # which may not have the last place where a slice may begin
+        start = rewriter.emit(Convert("i32"), start)
     bounds = [rewriter.emit(Constant.splat(bound, start.type)) for bound in (0, most)]
     first = rewriter.emit(Clamp(), bounds[0], start, bounds[1])
     whole = "i32" if type_.is_float else type_.dtype  # counted in integers, and then made floats

@@ -54,6 +54,14 @@ CASES = {
     "the same count twice": (lambda x, i: x[jnp.arange(4), jnp.arange(4), i[:4]], (X, AT), [1]),
     "all that count": (lambda x: x[jnp.arange(4), jnp.arange(4)], (X,), [1]),
     "the last counts": (lambda x, i: x[i[:5, None], jnp.arange(5), i[:5, None]], (X, AT), [1]),
+    "bytes that wrap round": (
+        lambda y, i: (
+            y[jnp.arange(200).astype(jnp.int8).astype(jnp.int32), i],
+            y[lax.iota(jnp.uint8, 300), i[:1]],
+        ),
+        (np.arange(900.0, dtype=np.float32).reshape(300, 3), np.zeros(200, np.int32)),
+        [0, 0],
+    ),
     "behind": (lambda x, i: x[jnp.arange(-6, 0), i], (X, AT), [0]),
     "downwards": (lambda x, i: x[jnp.arange(6)[::-1], i], (X, AT), [0]),
     "from one on": (lambda x, i: x[jnp.arange(1, 6), i[:5]], (X, AT), [0]),

@@ -102,3 +102,20 @@ def test_calls_and_fusions_inside_bodies():
 
     (loop,) = (i for i in instructions(f, X, jnp.int32(3)) if i.op.name == "stablehlo.while")
     assert "hlo.fusion" in names(loop.regions[1].instructions)
+
+
+@pytest.mark.parametrize(
+    ("function", "start"),
+    [
+        (lambda i: jnp.arange(300)[i], np.uint8(200)),
+        (lambda i: lax.dynamic_slice(lax.iota(jnp.int32, 200), (i,), (3,)), np.int8(100)),
+        (lambda i: lax.dynamic_slice(lax.iota(jnp.float32, 400), (i,), (3,)), np.uint8(255)),
+        (lambda i: lax.dynamic_slice(lax.iota(jnp.uint8, 600), (i,), (3,)), np.int16(-7)),
+        (lambda i: lax.dynamic_slice(lax.iota(jnp.int8, 600), (i,), (3,)), np.uint32(4_000_000_000)),
+    ],
+)
+def test_what_is_sliced_out_of_a_counter_at_an_index_of_few_bits(function, start):
+    """Where a slice may begin has more places than the index' type has numbers."""
+    module = import_stablehlo(jax.jit(function).lower(start).compiler_ir("stablehlo"))
+    (found,) = evaluate_module(optimize(module), start)
+    np.testing.assert_array_equal(found, jax.jit(function)(start))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,7 +73,8 @@ def test_lookups_and_updates(kinds, numbers, data):
     x = np.random.default_rng(0).integers(-9, 10, (5, 4, 6)).astype(np.float32)
     windows = tuple(data.draw(st.integers(1, n)) if d < rank else n for d, n in enumerate(x.shape))
     mode = MODES[data.draw(st.sampled_from(sorted(MODES)))]
-    kept = max(1, kinds.count("given"))
+    # windows as long as the axis begin at zero wherever an index says: lookups clamp it, and JAX the index of an update
+    kept = max(1, sum(k == "given" and w < n for k, w, n in zip(kinds, windows, x.shape, strict=False)))
     is_told = any(k == "given" and w < n for k, w, n in zip(kinds, windows, x.shape, strict=False))
     offsets, axes = tuple(range(1, 4)), tuple(range(rank))
 
@@ -85,8 +88,6 @@ def test_lookups_and_updates(kinds, numbers, data):
 
     if mode is lax.GatherScatterMode.CLIP:  # else JAX looks at the indices itself, too
         check(looked_up, x, at, kept=kept, is_told=is_told)
-        # JAX clamps a scatter's indices itself: to zero where a window is as long as the axis
-        kept = max(1, sum(k == "given" and w < n for k, w, n in zip(kinds, windows, x.shape, strict=False)))
         check(updated, x, at, np.ones((count, *windows), np.float32), kept=kept, is_told=is_told)
     else:
         for function, arguments in (
@@ -142,3 +143,23 @@ def test_what_may_be_something_else_stays(bounds):
 
     module = import_stablehlo(jax.jit(looked_up).lower(x, at).compiler_ir("stablehlo"))
     assert components(optimize(module, PIPELINE)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x, i: x[i, 0], (1, 2)),
+        (lambda x, i: x[i], (1, 4)),
+        (lambda x, i: x[i, jnp.array([0])], (1, 5, 5)),
+        (lambda x, i: jax.vmap(lambda x, i: x[i])(x, i), (3, 1, 2)),
+        (lambda x, i: x[:, i], (4, 1, 2)),
+    ],
+)
+def test_tables_of_one_row_are_repeated(function, shape):
+    x, i = np.arange(math.prod(shape), dtype=np.float32).reshape(shape), np.array([0, 3, -1])
+    assert not components(
+        optimize(import_stablehlo(jax.jit(function).lower(x, i).compiler_ir("stablehlo")), PIPELINE)
+    )
+    check_engines(function, ipuxla.Target.named("gc200").replace(num_tiles=4), x, i)
+    found = ipuxla.jit(function, target=ipuxla.Target.named("gc200").replace(num_tiles=4))(x, i)
+    np.testing.assert_array_equal(found, jax.jit(function)(x, i))

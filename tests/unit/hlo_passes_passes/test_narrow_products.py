@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
+import ipuxla
 from hlo_passes.ir import evaluate_module
 from hlo_passes.ops import Convolution, DotGeneral
 from hlo_passes.passes import optimize
@@ -135,3 +136,39 @@ def test_what_is_read_elsewhere_stays():
 def test_what_is_computed_with_in_between_stays(function):
     x, w = values("float16", 8, 12), values("float16", 12, 5)
     assert multiplied(narrowed(function, x, w)) == ["f32", "f32"]
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "w"),
+    [
+        (lambda x, w: lax.conv(x, w, (2,), "SAME"), (2, 1, 8), (4, 1, 3)),
+        (
+            lambda x, w: lax.conv_general_dilated(x, w, (1,), "SAME", feature_group_count=6),
+            (2, 6, 8),
+            (6, 1, 3),
+        ),
+        (lambda x, w: jnp.einsum("i,j->ij", x, w, optimize=False) @ jnp.ones((5, 1)), (8,), (5,)),
+        (lambda x, w: lax.dot_general(x, w, (((1,), (1,)), ((0,), (0,)))), (8, 12), (8, 12)),
+    ],
+)
+def test_halves_that_vertices_would_round_stay(function, x, w):
+    """PopLibs' vertices for one channel, and for vectors side by side, form products of halves in halves."""
+    x, w = values("float16", *x), values("float16", *w)
+    module = narrowed(lambda x, w: function(x.astype(jnp.float32), w.astype(jnp.float32)), x, w)
+    assert "f16" not in multiplied(module)
+
+
+@pytest.mark.parametrize(
+    ("lhs", "wide"), [("int8", "uint32"), ("int8", "uint16"), ("bool", "uint32"), ("uint8", "int32")]
+)
+def test_convolutions_into_other_signs(lhs, wide):
+    x, w = values(lhs, 1, 2, 5), values(lhs, 1, 2, 2)
+
+    def function(x, w):
+        return lax.conv(x.astype(wide), w.astype(wide), (1,), "VALID")
+
+    for engine in ("fast", "literal"):
+        found = ipuxla.jit(function, target=ipuxla.Target.named("gc200").replace(num_tiles=4), engine=engine)(
+            x, w
+        )
+        np.testing.assert_array_equal(found, jax.jit(function)(x, w))
