@@ -260,6 +260,18 @@ def test_on_all_engines(name):
         np.testing.assert_allclose(got, expected, rtol=1e-6 if x.dtype != np.float16 else 2e-3)
 
 
+def test_products_of_which_the_sums_are_cast_without_code():
+    """Products of few 8-bit floats, on tiles of one result each: off the multiply units, the code of the sums alone is none."""
+    x = RNG.standard_normal((4, 5)).astype(jnp.float8_e5m2)
+    target = SMALL.replace(num_tiles=37)
+    for arithmetic, engine in (("float", "fast"), ("ring", "hlo")):
+        want, found = (
+            np.asarray(ipuxla.jit(lambda x: x.T @ x, target=target, engine=each, arithmetic=arithmetic)(x))
+            for each in (engine, "tile")
+        )
+        assert found.any() and found.tobytes() == want.tobytes()
+
+
 @pytest.mark.parametrize("tiles", [24, 40])
 def test_coordinates_that_lie_on_a_tile_each(tiles):
     """Cells have one coordinate of all points, whose operands lie side by side there; on all engines."""

@@ -46,7 +46,7 @@ def code_by_method(
         if not does.any():
             continue
         try:
-            found += code(way, does)
+            found += tuple(code(way, does))  # whole, or nothing of it: a sum that is cast needs the cast
         except NoTileCode as error:
             reasons.append(error.what)
     if not any(np.any(np.asarray(part.runs) > 0) for part in found):

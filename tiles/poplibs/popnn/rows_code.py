@@ -189,9 +189,7 @@ def _stage(
         found = rows_code(part, outputs, dtypes, levels, False, rows, np.asarray(1), target, name)
         return tuple(replace(p, data=data) for p in found)
     has_rows = any(level == ROW for level, _ in levels)
-    found = rows_code(part, outputs, dtypes, levels, has_rows, n, rows, target, name)
-    if not np.all(sum((np.asarray(p.runs, np.int64) for p in found), np.int64(0)) > 0):
-        raise NoTileCode("rows that begin inside a word", expected="whole words")
+    found = _of_all(rows_code(part, outputs, dtypes, levels, has_rows, n, rows, target, name))
     return tuple(replace(p, data=data) for p in found)
 
 
@@ -211,4 +209,17 @@ def _fold(
     dtype = function.dtypes[value]
     dtypes = (*(function.dtypes[v] for v in taken), function.accumulates(operation, dtype), dtype)
     data = function.data(taken, (total,), folds="inner")
-    return fold_code(part, operation, dtypes, function.levels(taken, True), n, rows, target, name, data)
+    return _of_all(
+        fold_code(part, operation, dtypes, function.levels(taken, True), n, rows, target, name, data)
+    )
+
+
+def _of_all(parts: tuple[VertexCode, ...]) -> tuple[VertexCode, ...]:
+    """Return parts of which every vertex runs some.
+
+    Raises:
+      NoTileCode: one runs none.
+    """
+    if not np.all(sum((np.asarray(part.runs, np.int64) for part in parts), np.int64(0)) > 0):
+        raise NoTileCode("rows that begin inside a word", expected="whole words")
+    return parts
