@@ -87,7 +87,8 @@ def _left(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     its last one. What is so small that its quotient is rounded has the floor zero. Zeros keep their sign.
     """
     x, divisor = instruction.operands
-    number = _number(divisor, rewriter) if x.type.is_float else None
+    is_wide = x.type.is_float and x.type.bits >= 16  # floats of 8 bits may have no zero
+    number = _number(divisor, rewriter) if is_wide else None
     inverse = _inverse(number, x)
     if number is None or inverse is None or not 1 <= number <= LARGEST:
         return None

@@ -325,3 +325,17 @@ def test_remainders_by_powers_of_two_keep_every_bit(dtype):
         np.testing.assert_array_equal(found.astype(np.float32), expected.astype(np.float32))
         is_number = ~np.isnan(expected.astype(np.float32))
         np.testing.assert_array_equal(np.signbit(found)[is_number], np.signbit(expected)[is_number])
+
+
+def test_remainders_of_floats_without_zero():
+    """A quotient below one has the floor zero, which float8_e8m0fnu has not: the division stays."""
+    x = (2.0 ** np.arange(-3, 4)).astype(jnp.float8_e8m0fnu)
+
+    def function(x):
+        return lax.rem(x, jnp.full_like(x, 2))
+
+    found, expected = (
+        np.asarray(compiled(x)).astype(np.float32)
+        for compiled in (ipuxla.jit(function, target=SMALL), jax.jit(function))
+    )
+    np.testing.assert_array_equal(found, expected)

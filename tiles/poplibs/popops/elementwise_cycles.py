@@ -158,10 +158,11 @@ DEAR = 2
 
 
 def _is_dear(body: Body, index: int, stated: Cycles, extents: Extents, target: Target) -> bool:
-    """Return whether a function takes much longer than code of it does, of a tensor and a row, or a value for each row, than of two.
+    """Return whether code of ours may be much quicker than PopLibs' vertex of a function, so that it is asked for.
 
-    PopLibs' vertices for these spend much on every row, and on every element of one row; that of a boolean's opposite takes
-    booleans one by one, and those that divide integers call a function for each.
+    Vertices of a tensor and a row, or a value for each row, spend much on every row, and on every element of one row: code is
+    asked for where they take ``DEAR`` times as long as that of two tensors. A boolean's opposite takes booleans one by one, and
+    divisions of integers call a function for each.
     """
     name, arguments, attrs = body[index]
     if name == "not" and body_dtypes(body, extents.operand_dtypes)[arguments[0]] == "bool":
