@@ -140,6 +140,7 @@ def random_planner(seed: int, following: float = 0.2) -> Iterator[None]:
         memory_proportion: float = 0,
         code_price: float = 0,
         least_cells: int = 1,
+        within: int = 0,
     ) -> Found:
         plans = [random_plan(rng, form, codelet, target.num_tiles)]
         if rng.random() < following:

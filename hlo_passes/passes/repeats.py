@@ -34,6 +34,10 @@ from hlo_passes.passes.structure import FreshNames, computation_key
 
 _NEIGHBOURS = 4
 """How many later occurrences of an instruction are tried as the start of the next round."""
+_APART = 1024
+"""Up to so many instructions, rounds that may run side by side stay as they are: calls run one after another."""
+_HANDED = 1 / 8
+"""Of a round's instructions, those that may wait for the round before if they are rather side by side: sums of all rounds."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ def _outlined(
     for run in _runs(keys.numbers, min_ops, keys.runs):
         start = run.start + _best_offset(computation, run)
         windows = [range(s, s + run.period) for s in range(start, start + run.count * run.period, run.period)]
+        if run.count * run.period <= _APART and _are_apart(computation, windows[1]):
+            continue
         extracted = extract_equal_runs(computation, windows)
         if len(extracted) > 1:
             places = _call_locations(extracted)
@@ -105,6 +111,19 @@ def _outlined(
             body = dataclasses.replace(agreed_computation(bodies), name=name())
             return _with_calls(computation, extracted, places, body, keys), body
     return None
+
+
+def _are_apart(computation: Computation, window: range) -> bool:
+    """Whether few instructions of a round wait for the one before: heads, experts, members, which planning sets side by side."""
+    instructions = computation.instructions
+    before = instructions[window.start - len(window) : window.start]
+    waiting = {value for instruction in before for value in instruction.results}
+    count = 0
+    for instruction in instructions[window.start : window.stop]:
+        if not waiting.isdisjoint(instruction.operands):
+            waiting.update(instruction.results)
+            count += 1
+    return count <= _HANDED * len(window)
 
 
 class _Keys:

@@ -37,7 +37,10 @@ def module_of(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 def test_each_distinct_layer_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four layers more must not mean one plan or function more; only their parameters are updated in place."""
+    """Four layers more must not mean one compute set or function more; only their parameters are updated in place.
+
+    How many updates run side by side says how many tiles each may have, so that a few questions more are asked.
+    """
     found = {}
     for layers in (4, 8):
         module = module_of(transformer.sgd_step, arguments(layers))
@@ -56,7 +59,8 @@ def test_each_distinct_layer_is_planned_once(monkeypatch: pytest.MonkeyPatch) ->
         updates = layers * len(arguments(1)[0]["layers"][0])
         found[layers] = len(set(searches)), len(graph.compute_sets) - updates
         certify(compile_graph(graph))
-    assert found[4] == found[8]
+    assert found[4][1] == found[8][1]
+    assert found[8][0] <= 1.1 * found[4][0]
 
 
 def test_each_distinct_layer_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:

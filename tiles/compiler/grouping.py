@@ -20,8 +20,8 @@ from __future__ import annotations
 import bisect
 import copy
 import itertools
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,6 +39,8 @@ SHARE = 0.03
 """Of a tile: by how much grouping may raise the most that any tile holds at once."""
 MOST_TRIED = 16
 """Groups, the earliest first, that are asked for room."""
+REGIONS = 64
+"""At most so many parts of a machine are looked at by themselves: operations on tiles of their own share no memory."""
 NEVER = -1
 
 
@@ -211,8 +213,8 @@ class _Grouping:
         if not all(written.isdisjoint(storages) for storages in used):
             return False
         read = {storage for number in late for storage in self._storages(number)[0]}
-        own = int(self.budget.own[late].sum()) + sum(self.budget.size[storage] for storage in read - written)
-        if self.budget.added[group] + own > self.budget.room[group]:
+        own = self.budget.own[late].sum(axis=0) + self.budget.sizes(sorted(read - written))
+        if np.any(self.budget.added[group] + own > self.budget.room[group]):
             return False
         self.budget.added[group] += own
         return True
@@ -268,7 +270,8 @@ def accessed(step: Copy | ComputeSet) -> tuple[set[str], set[str]]:
 class _Budget:
     """Bytes that grouping adds to what tiles hold at every step, and how many it may add.
 
-    Everything that is added at one step counts as if it were on the same tile, the fullest, so it never adds more.
+    Everything that is added at one step in one region counts as if it were on the same tile there, the fullest, so it never
+    adds more.
     """
 
     def __init__(
@@ -279,30 +282,50 @@ class _Budget:
         spare_bytes: int,
     ) -> None:
         graph, last, members = order.graph, len(order.steps), storages.members()
-        self.size = {r.name: r.size_bytes for r in requests}
         self.span = {storage: live_range(graph, order, names, last) for storage, names in members.items()}
         self.uses = {
             storage: sorted({number for name in names for number, _ in order.accesses.get(name, ())})
             for storage, names in members.items()
         }
         passing = [r for r in requests if r.category == "message"] + _scratch(order, storages.tensors)
-        self.own = np.zeros(last, np.int64)
+        num_tiles = graph.target.num_tiles
+        self._first = _regions([*requests, *passing], num_tiles)
+        self._regions: dict[int, np.ndarray] = {}
+        self._size = {r.name: r.size_bytes * self._covered(r.mask) for r in requests}
+        self.own = np.zeros((last, self._first.size), np.int64)
         for r in passing:
-            self.own[r.start] += r.size_bytes
+            self.own[r.start] += r.size_bytes * self._covered(r.mask)
         lasting = [r for r in requests if r.category != "message"]
-        held = _held([*lasting, *passing], last, graph.target.num_tiles)
+        held = _held([*lasting, *passing], last, num_tiles, self._first)
         self.room = held.max(initial=0) - held + spare_bytes
-        self.added = np.zeros(last, np.int64)
+        self.added = np.zeros_like(self.own)
         self.place = np.arange(last + 1)
         self.starting: dict[int, list[str]] = defaultdict(list)
         for storage, (start, _) in self.span.items():
             self.starting[start].append(storage)
         self.charged: dict[str, tuple[int, int]] = {}
 
+    def _covered(self, mask: int) -> np.ndarray:
+        """Return in which regions a set of tiles has some, int64 ``[regions]`` of 0 and 1."""
+        if mask not in self._regions:
+            ends = [*self._first[1:].tolist(), mask.bit_length()]
+            self._regions[mask] = np.array(
+                [
+                    bool(mask >> first & ((1 << max(end - first, 0)) - 1))
+                    for first, end in zip(self._first.tolist(), ends, strict=True)
+                ],
+                np.int64,
+            )
+        return self._regions[mask]
+
+    def sizes(self, storages: Iterable[str]) -> np.ndarray:
+        """Return the bytes of storages on a tile of each region, int64 ``[regions]``."""
+        return sum((self._size[storage] for storage in storages), np.zeros_like(self._first))
+
     def allows(self, number: int, group: int) -> bool:
         """Whether there is room for a step where a group is, and for its results from there on."""
-        results = sum(self.size[storage] for storage in self.starting[number])
-        if self.added[group] + self.own[number] + results > self.room[group]:
+        results = self.sizes(self.starting[number])
+        if np.any(self.added[group] + self.own[number] + results > self.room[group]):
             return False
         return bool(np.all(self.added[group:number] + results <= self.room[group:number]))
 
@@ -322,7 +345,7 @@ class _Budget:
         """Count a storage in steps ``first`` to ``last``, in which it was not live, and only there."""
         for sign, (a, b) in ((-1, self.charged.pop(storage, (0, -1))), (1, (first, last))):
             if a <= b:
-                self.added[a : b + 1] += sign * self.size[storage]
+                self.added[a : b + 1] += sign * self._size[storage]
         if first <= last:
             self.charged[storage] = first, last
 
@@ -343,19 +366,40 @@ def _scratch(order: Order, tensors: Mapping[str, Tensor]) -> list[Request]:
     return found
 
 
-def _held(requests: list[Request], steps: int, num_tiles: int) -> np.ndarray:
-    """Return the most bytes that any tile holds of some buffers at every step, int64 ``[steps]``."""
+def _regions(requests: list[Request], num_tiles: int) -> np.ndarray:
+    """Return the first tiles of regions of a machine, ascending from 0: those where most buffers begin or end."""
+    found = Counter(
+        tile
+        for r in requests
+        if r.mask
+        for tile in ((r.mask & -r.mask).bit_length() - 1, r.mask.bit_length())
+    )
+    found.pop(0, None)
+    found.pop(num_tiles, None)
+    often = sorted(found, key=lambda tile: (-found[tile], tile))[: REGIONS - 1]
+    return np.array([0, *sorted(often)])
+
+
+def _held(requests: list[Request], steps: int, num_tiles: int, regions: np.ndarray) -> np.ndarray:
+    """Return the most bytes that any tile of a region holds of some buffers at every step, int64 ``[steps, regions]``.
+
+    Args:
+      requests: the buffers.
+      steps: how many there are.
+      num_tiles: of the machine.
+      regions: the first tile of each, ascending from 0.
+    """
     changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for r in requests:
         if r.end >= 0 and r.start < steps:
             changes[max(r.start, 0)].append((r.mask, r.size_bytes))
             changes[r.end + 1].append((r.mask, -r.size_bytes))
-    tiles, most = np.zeros(num_tiles, np.int64), np.zeros(steps, np.int64)
+    tiles, most = np.zeros(num_tiles, np.int64), np.zeros((steps, regions.size), np.int64)
     for number in range(steps):
         for mask, size in changes.get(number, ()):
             for first, end in tile_ranges(mask):
                 tiles[first:end] += size
-        most[number] = tiles.max(initial=0)
+        np.maximum.reduceat(tiles, regions, out=most[number])
     return most
 
 

@@ -42,6 +42,7 @@ class Question:
       result_dtypes: dtypes of the results.
       target: the machine.
       code_price: cycles that a byte of exchange code on the fullest tile is worth.
+      within: tiles, from the first one on, that it may use; 0 for all.
     """
 
     form: OpForm
@@ -50,6 +51,7 @@ class Question:
     result_dtypes: tuple[str, ...]
     target: Target
     code_price: float = CODE_PRICE
+    within: int = 0
 
     def extents(self, plans: Sequence[Plan]) -> Extents:
         """Return the extents of a full cell of every plan, int64 ``[plans]`` along each dimension."""

@@ -75,6 +75,7 @@ def search(
     memory_proportion: float = MEMORY_PROPORTION,
     code_price: float = CODE_PRICE,
     least_cells: int = 1,
+    within: int = 0,
 ) -> Ranking:
     """Return plans in order of cost, cheapest first; never empty.
 
@@ -88,9 +89,10 @@ def search(
       memory_proportion: share of a tile's memory that temporaries may take; plans beyond it come last.
       code_price: cycles that a byte of exchange code on the fullest tile is worth.
       least_cells: fewer are looked for only where no way has as many; ``extra`` and what lies as operands do may.
+      within: tiles, from the first one on, that plans may use; 0 for all.
     """
     limit = int(memory_proportion * target.bytes_per_tile)
-    question = Question(form, codelet, tuple(operands), result_dtypes, target, code_price)
+    question = Question(form, codelet, tuple(operands), result_dtypes, target, code_price, within)
     return Ranking(_search(question, tuple(extra), limit, least_cells), limit)
 
 
@@ -104,6 +106,9 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int, least_cells
         for k, operand in enumerate(question.operands)
         if (p := follow(form, codelet, k, operand, target)) is not None
     }
+    if question.within:
+        followed = {k: plan for k, plan in followed.items() if int(plan.tiles.max()) < question.within}
+        extra = tuple(plan for plan in extra if int(plan.tiles.max()) < question.within)
     others = [*extra, *followed.values(), unsplit_plan(form)]
 
     def searched() -> list[Plan]:
@@ -161,10 +166,11 @@ def _near(question: Question, cuts: _Cuts, limit: int, least_cells: int) -> _Can
     """Return the candidates, in order, that may be among the ``EXACT`` best: whose cycles without exchange are few enough.
 
     Where it is known what vertices take at least, few others are asked for what they take. Those of fewer cells are left
-    out if there are others.
+    out if there are others, those of more than the tiles that the question leaves always.
     """
-    asked = np.flatnonzero(cuts.cells >= least_cells) if least_cells > 1 else np.arange(cuts.cells.size)
-    asked = asked if asked.size else np.arange(cuts.cells.size)
+    possible = np.flatnonzero(cuts.cells <= (question.within or question.target.num_tiles))
+    asked = possible[cuts.cells[possible] >= least_cells]
+    asked = asked if asked.size else possible
 
     def most(at: Callable[[np.ndarray], _Candidates], least: np.ndarray) -> float:
         """Return what the worst of the ``EXACT`` best costs at most, given what each costs at least."""

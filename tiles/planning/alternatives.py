@@ -8,6 +8,7 @@ from dataclasses import replace
 from tiles.graph import Alternative, Choice, Operation, Sequence, bodies_of
 from tiles.graph.program import Step
 from tiles.plan import MEMORY_PROPORTION, Operand, Question, draft
+from tiles.planning.lanes import key_of
 from tiles.planning.names import named_by, outside_names
 from tiles.planning.state import Cost, Planning
 
@@ -19,20 +20,32 @@ def cheapest(planning: Planning, choice: Choice, run: Run) -> Alternative:
     """Return the alternative to take: one that has a pinned step, else the cheapest, the first of several.
 
     Alternatives whose temporaries keep to their share of a tile are preferred. Equal choices between tensors that lie
-    alike are priced once.
+    alike are priced once; of those that may run side by side all are as the first.
     """
     for alternative in choice.alternatives:
         names = {step.name for step in _operations(alternative.body)}
         if any(name in planning.pins or f"{name}.partials" in planning.pins for name in names):
             return alternative
+    alike = planning.lanes[key_of(choice)].alike if key_of(choice) in planning.lanes else None
+    if alike is None or alike.taken is None:
+        taken = _cheapest(planning, choice, run)
+        if alike is None:
+            return choice.alternatives[taken]
+        alike.taken = taken
+    return choice.alternatives[alike.taken]
+
+
+def _cheapest(planning: Planning, choice: Choice, run: Run) -> int:
+    """Return the number of the cheapest alternative, the first of several."""
     outside = list(dict.fromkeys(n for a in choice.alternatives for n in outside_names(a.body)))
     operands = [planning.tensor(name) for name in outside]
     known = tuple((t.shape, t.dtype, t.kind, t.layout, t.ipu) for t in operands)
-    key = tuple(_key(a.body, outside) for a in choice.alternatives), known, planning.code_price
+    area = planning.area(planning.lane)
+    key = tuple(_key(a.body, outside) for a in choice.alternatives), known, planning.code_price, area
     if key not in planning.estimates:
         planning.estimates[key] = tuple(_cost(planning, a, outside, run) for a in choice.alternatives)
     costs = planning.estimates[key]
-    return choice.alternatives[costs.index(min(costs))]
+    return costs.index(min(costs))
 
 
 def _cost(planning: Planning, alternative: Alternative, outside: list[str], run: Run) -> Cost:
@@ -41,6 +54,7 @@ def _cost(planning: Planning, alternative: Alternative, outside: list[str], run:
     given.tensors, given.functions = planning.given.tensors, planning.given.functions
     trial = Planning(given, planning.policy, {}, planning.estimates)
     trial.loads, trial.runs = None, planning.runs
+    trial.lane = planning.lane
     for name in outside:
         tensor = planning.tensor(name)
         trial.renamed[name] = tensor.name

@@ -31,6 +31,7 @@ from tiles.plan import (
     preferred_layout,
     search,
 )
+from tiles.planning.lanes import Area
 from tiles.planning.met import Met
 from tiles.planning.policy import HELD_SHARE
 from tiles.planning.state import Planning
@@ -55,6 +56,7 @@ def choose(
     label: str,
     beside: Met | None = None,
     trips: Seq[int] = (),
+    area: Area | None = None,
 ) -> tuple[Plan, Relayouts]:
     """Return the plan of an operation, and the layouts into which operands (by number) are copied before it.
 
@@ -65,7 +67,30 @@ def choose(
       label: the operation's name.
       beside: what later operations read together with the result, of its shape.
       trips: by operand, on how many trips of the loops around it is the same; 1 each by default.
+      area: the tiles that it may use, all by default.
     """
+    if area is None:
+        return _choose(planning, question, operands, label, beside, trips)
+    if beside is not None:
+        beside = replace(beside, layout=area.from_base(beside.layout))
+    plan, relayouts = _choose(planning, _in_area(question, area), operands, label, beside, trips)
+    return area.placed(plan), {k: area.placed(layout) for k, layout in relayouts.items()}
+
+
+def _in_area(question: Question, area: Area) -> Question:
+    """Return a question about an area's tiles, counted from its first one on."""
+    return replace(question, operands=tuple(map(area.operand, question.operands)), within=area.size)
+
+
+def _choose(
+    planning: Planning,
+    question: Question,
+    operands: Seq[Tensor],
+    label: str,
+    beside: Met | None,
+    trips: Seq[int],
+) -> tuple[Plan, Relayouts]:
+    """Return what ``choose`` does, on all tiles or on the first ones, as the question says."""
     form, codelet, target = question.form, question.codelet, question.target
     proportion = planning.policy.memory_proportion(label)
     asked, trips = (question, proportion), tuple(trips) or (1,) * len(operands)
@@ -94,12 +119,14 @@ def choose(
         t.layout is not None and is_resident(form, plan, k, t.layout) for k, t in enumerate(operands)
     )
     prepared = all(trips[k] > 1 for k in relayouts)
+    if question.within:
+        return plan, relayouts
     if plan.base == 0 and not followed and prepared:
         size = math.prod(form.result_shape())
         base = planning.rotated_base(int(plan.tiles.max()) + 1, size)
         plan = replace(plan, base=base)
         relayouts = {k: replace(layout, base=layout.base + base) for k, layout in relayouts.items()}
-    if not relayouts and beside is None:
+    if not relayouts:
         plan = _spread(planning, question, operands, plan)
     return plan, relayouts
 
@@ -167,14 +194,18 @@ def as_before(
     priced = draft(question, plan).priced
     if priced.temporary_bytes > proportion * question.target.bytes_per_tile:
         return found
-    best, relayouts = found
-    copies = sum(_copy_cost(question, question.operands[k], layout) for k, layout in relayouts.items())
-    operands = (replace(o, layout=relayouts.get(k, o.layout)) for k, o in enumerate(question.operands))
-    least = draft(replace(question, operands=tuple(operands)), best).priced.cost + copies
+    least = cost_of(question, *found)
     target = question.target
     relayout = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
     relayout += target.local_copy_call_cycles
     return (plan, {}) if priced.cost <= AS_BEFORE * least + relayout else found
+
+
+def cost_of(question: Question, plan: Plan, relayouts: Relayouts) -> float:
+    """Return what a plan costs with the copies of operands before it."""
+    copies = sum(_copy_cost(question, question.operands[k], layout) for k, layout in relayouts.items())
+    operands = (replace(o, layout=relayouts.get(k, o.layout)) for k, o in enumerate(question.operands))
+    return draft(replace(question, operands=tuple(operands)), plan).priced.cost + copies
 
 
 def _found(
@@ -405,7 +436,7 @@ def meeting(
     if not question.codelet.is_contraction and not draft(question, plan).received:
         return plan, relayouts
     there = leaving(form, question.codelet, beside.layout, target)
-    if there is None:
+    if there is None or (question.within and int(there.tiles.max()) >= question.within):
         return plan, relayouts
     (there,) = arranged(question, [there])
     # where partials are combined, the combination chooses where the result lies
@@ -447,7 +478,16 @@ def _saved(question: Question, plan: Plan, there: Plan, beside: Met) -> float:
 def _search(question: Question, proportion: float, least_cells: int = 1) -> Ranking:
     q = question
     return search(
-        q.form, q.codelet, q.operands, q.result_dtypes, q.target, (), proportion, q.code_price, least_cells
+        q.form,
+        q.codelet,
+        q.operands,
+        q.result_dtypes,
+        q.target,
+        (),
+        proportion,
+        q.code_price,
+        least_cells,
+        q.within,
     )
 
 

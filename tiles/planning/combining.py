@@ -27,7 +27,6 @@ from tiles.planning.emit import emit
 from tiles.planning.met import Met
 from tiles.planning.state import PlannedSite
 from tiles.poplibs.popops.reduce import combine_form
-from tiles.target import Target
 
 
 def combine(
@@ -51,24 +50,23 @@ def combine(
         groups stay apart, so that they arrive in longer runs and lie as the next contraction reads them.
       beside: what later operations read together with the result, of its shape.
     """
+    area = site.area
+    if area is not None and beside is not None:
+        beside = replace(beside, layout=area.from_base(beside.layout))
     stage, asked = 0, (codelet, dtype, order, beside)
     while True:
         form = combine_form(partials.shape)
         here = site.at(f"combine{stage}" if stage else "combine")
         plan = site.planning.pinned(here.label)
         if plan is None:
-            key = (
-                *asked,
-                partials.shape,
-                partials.dtype,
-                partials.layout,
-                _share(site),
-                site.planning.code_price,
-            )
+            (given,) = _given(site, [partials])
+            key = (*asked, given, _share(site), site.planning.code_price, _within(site))
             plan = site.planning.answer(
-                key, lambda form=form, given=partials: _combine_plan(site, form, given, *asked)
+                key, lambda form=form, given=given: _combine_plan(site, form, given, *asked)
             )
-            if plan.base == 0:
+            if area is not None:
+                plan = area.placed(plan)
+            elif plan.base == 0:
                 size = math.prod(form.result_shape())
                 plan = replace(plan, base=site.planning.rotated_base(int(plan.tiles.max()) + 1, size))
         if plan.num_partials(form) == 1:
@@ -82,16 +80,16 @@ def combine(
 def _combine_plan(
     site: PlannedSite,
     form: OpForm,
-    partials: Tensor,
+    partials: Operand,
     codelet: Codelet,
     dtype: str,
     order: Arrangement,
     beside: Met | None,
 ) -> Plan:
-    """Choose the plan of one combining stage; a staged plan must at least halve the partials."""
+    """Choose the plan of one combining stage, by the tiles of its area; a staged plan must at least halve the partials."""
     assert partials.layout is not None
     target = site.planning.graph.target
-    spread = _spread(target, codelet, form, dtype)
+    spread = _spread(_within(site) or target.num_tiles, codelet, form, dtype)
     extra = [*_scattered(form, partials.layout), spread]
     found = next(_halving(_ranked(site, codelet, form, [partials], (dtype,), extra), form, partials), None)
     plan = spread if found is None else found.plan
@@ -99,8 +97,7 @@ def _combine_plan(
         plan = with_order(plan, order)
     if found is None or beside is None or plan.num_partials(form) > 1:
         return plan
-    known = (Operand(partials.shape, partials.dtype, partials.layout),)
-    question = Question(form, codelet, known, (dtype,), target, site.planning.code_price)
+    question = Question(form, codelet, (partials,), (dtype,), target, site.planning.code_price, _within(site))
     return meeting(question, (plan, {}, found.cost), beside, _share(site))[0]
 
 
@@ -108,22 +105,43 @@ def join_plan(
     site: PlannedSite, codelet: Codelet, form: OpForm, partials: Seq[Tensor], dtypes: tuple[str, ...]
 ) -> Plan:
     """Choose the plan of one stage that joins partials of several results; a staged plan must at least halve them."""
-    spread = _spread(site.planning.graph.target, codelet, form, dtypes[0])
-    found = next(_halving(_ranked(site, codelet, form, partials, dtypes, [spread]), form, partials[0]), None)
-    return spread if found is None else found.plan
+    spread = _spread(_within(site) or site.planning.graph.target.num_tiles, codelet, form, dtypes[0])
+    given = _given(site, partials)
+    found = next(_halving(_ranked(site, codelet, form, given, dtypes, [spread]), form, given[0]), None)
+    plan = spread if found is None else found.plan
+    return plan if site.area is None else site.area.placed(plan)
+
+
+def _given(site: PlannedSite, tensors: Seq[Tensor]) -> tuple[Operand, ...]:
+    """Return what is known of tensors, by the tiles of the site's area, counted from its first one on."""
+    known = (Operand(t.shape, t.dtype, t.layout) for t in tensors)
+    return tuple(known) if site.area is None else tuple(map(site.area.operand, known))
+
+
+def _within(site: PlannedSite) -> int:
+    return 0 if site.area is None else site.area.size
 
 
 def _ranked(
     site: PlannedSite,
     codelet: Codelet,
     form: OpForm,
-    partials: Seq[Tensor],
+    partials: Seq[Operand],
     dtypes: tuple[str, ...],
     extra: Seq[Plan],
 ) -> Ranking:
-    known = [Operand(t.shape, t.dtype, t.layout) for t in partials]
-    target = site.planning.graph.target
-    return search(form, codelet, known, dtypes, target, extra, _share(site), site.planning.code_price)
+    planning = site.planning
+    return search(
+        form,
+        codelet,
+        partials,
+        dtypes,
+        planning.graph.target,
+        extra,
+        _share(site),
+        planning.code_price,
+        within=_within(site),
+    )
 
 
 def _share(site: PlannedSite) -> float:
@@ -131,16 +149,16 @@ def _share(site: PlannedSite) -> float:
     return site.planning.policy.memory_proportion(site.label)
 
 
-def _halving(found: Iterable[Priced], form: OpForm, partials: Tensor) -> Iterator[Priced]:
+def _halving(found: Iterable[Priced], form: OpForm, partials: Operand) -> Iterator[Priced]:
     counts = ((p, p.plan.num_partials(form)) for p in found)
     return (p for p, n in counts if n == 1 or 2 * n <= partials.shape[0])
 
 
-def _spread(target: Target, codelet: Codelet, form: OpForm, dtype: str) -> Plan:
-    """Return the plan that spreads results evenly over the tiles and cuts no reduction."""
+def _spread(num_tiles: int, codelet: Codelet, form: OpForm, dtype: str) -> Plan:
+    """Return the plan that spreads results evenly over so many tiles and cuts no reduction."""
     dims = [d for d in form.results[0].dims if codelet.may_split(form, d)]
     sizes = tuple(form.dims[d].size for d in dims)
-    layout = linear_layout(sizes, dtype, target.num_tiles, min_bytes=itemsize(dtype))
+    layout = linear_layout(sizes, dtype, num_tiles, min_bytes=itemsize(dtype))
     splits = dict(zip(dims, layout.axes, strict=True))
     return Plan(tuple(splits.get(d, whole(dim.size)) for d, dim in enumerate(form.dims)), layout.base)
 

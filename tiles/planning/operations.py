@@ -20,9 +20,19 @@ from tiles.graph import (
     unsplit_plan,
 )
 from tiles.plan import Operand, Question, SerialSplit, arranged, leaving, serial_split
-from tiles.planning.choose import as_before, as_wanted, choose, compute_cycles, holds_operands
+from tiles.plan.superstep import entry_cycles
+from tiles.planning.choose import (
+    Relayouts,
+    as_before,
+    as_wanted,
+    choose,
+    compute_cycles,
+    cost_of,
+    holds_operands,
+)
 from tiles.planning.combining import combine, join_plan
 from tiles.planning.emit import copied_into_order, emit, settle
+from tiles.planning.lanes import Lane, key_of
 from tiles.planning.met import Met
 from tiles.planning.state import PlannedSite, Planning
 from tiles.poplibs.popops.reduce import combine_codelet
@@ -116,6 +126,11 @@ def _plan(
             return
         trips = tuple(planning.invariant_in(name)[1] for name in operation.operands)
         plan, copies = choose(planning, question, operands, site.label, beside, trips)
+        lane = planning.lanes.get(key_of(operation), planning.lane)
+        if lane is not None and slices is None:
+            aside = _aside(planning, question, operands, (plan, copies), lane, site.label, beside, trips)
+            if aside is not None:
+                site, (plan, copies) = replace(site, area=planning.area(lane)), aside
         if not holds_operands(question, plan):  # a few elements of what no tile holds
             operands = [t if t.layout is not None else planning.placed(t.name) for t in operands]
             known = tuple(Operand(t.shape, t.dtype, t.layout) for t in operands)
@@ -133,6 +148,39 @@ def _plan(
         slices.plan = plan
     _count(planning, question, plan, operands, results)
     _add(site, question, plan, operands, results, beside)
+
+
+def _aside(
+    planning: Planning,
+    question: Question,
+    operands: Seq[Tensor],
+    found: tuple[Plan, Relayouts],
+    lane: Lane,
+    label: str,
+    beside: Met | None,
+    trips: Seq[int],
+) -> tuple[Plan, Relayouts] | None:
+    """Return the plan of an operation on tiles of its own, if all that may run side by side are quicker so than as found."""
+    area, alike, target = planning.area(lane), lane.alike, question.target
+    what = question.codelet, question.form.dims
+    if area is None or not alike.apart.get(what, True):
+        return None
+    plan, copies = choose(planning, question, operands, label, beside, trips, area)
+    if what not in alike.apart:
+        entry = entry_cycles(target)
+
+        def taken(plan: Plan, copies: Relayouts, num_cells: int) -> float:
+            """Return the cycles of all of them if each covers so many tiles."""
+            crowd = max(1, alike.count * num_cells / target.num_tiles)
+            return entry + crowd * max(0, cost_of(question, plan, copies) - entry)
+
+        # what engines of logical arrays compute in one piece is in no step with anything else
+        joins = question.codelet.keeps_partials or plan.num_partials(question.form) == 1
+        apart, together = taken(plan, copies, area.size), taken(*found, found[0].num_cells)
+        is_there = any(o.layout is not None and area.holds(o.layout) for o in question.operands)
+        is_less = apart < together or (apart == together and is_there)
+        alike.apart[what] = joins and is_less and holds_operands(question, plan)
+    return (plan, copies) if alike.apart[what] else None
 
 
 def _in_order(site: PlannedSite, recorded: str, x: Tensor, layout: Layout) -> Tensor:

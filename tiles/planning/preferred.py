@@ -13,6 +13,7 @@ together have it: the few places alone would do with few tiles.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
@@ -132,36 +133,48 @@ class Preferences:
         }
 
     @cached_property
-    def sliced(self) -> dict[str, Reader]:
-        """The first operation that reads most of an input or variable of which the first one reads little."""
+    def sliced(self) -> dict[str, Reader | None]:
+        """The first operation that reads most of an input or variable of which the first one reads little.
+
+        None where several read a little each and none reads most.
+        """
         tensors = self.planning.given.tensors
         first: set[str] = set()
-        little: set[str] = set()
-        found: dict[str, Reader] = {}
+        little: Counter[str] = Counter()
+        found: dict[str, Reader | None] = {}
         for operation in self._operations():
             for k, name in enumerate(operation.operands):
                 tensor = tensors.get(name)
                 if tensor is None or tensor.kind not in (INPUT, VARIABLE):
                     continue
                 share = _share_read((operation, k), tensor.shape)
-                if name not in first and share <= LITTLE and math.prod(tensor.shape) > FEW:
-                    little.add(name)
+                if (
+                    share <= LITTLE
+                    and math.prod(tensor.shape) > FEW
+                    and (name in little or name not in first)
+                ):
+                    little[name] += 1
                 elif name in little and share >= MOST:
                     found.setdefault(name, (operation, k))
                 first.add(name)
-        return found
+        return dict.fromkeys(name for name, count in little.items() if count > 1) | found
 
     def set_preferred_layouts(self, step: Step) -> None:
         """Give what a step is the first to read a layout that those which read it later want, too."""
         steps = step.alternatives[0].body.steps if isinstance(step, Choice) else (step,)
         for name in dict.fromkeys(name for each in steps for name in read_by(each)):
+            reader = self.sliced.get(name)
+            if name in self.sliced and reader is None and name not in {*self.readers, *self.updated}:
+                if self.planning.tensor(name).kind == INPUT:
+                    self.planning.placed(name)
+                continue
             wanted = (
                 _contractions(self.readers[name])
                 if name in self.readers
                 else self.updated[name][:MOST_READERS]
                 if name in self.updated
-                else [self.sliced[name]]
-                if name in self.sliced
+                else [reader]
+                if reader is not None
                 else []
             )
             tensor = self.planning.tensor(name)

@@ -35,6 +35,7 @@ from tiles.graph import (
 from tiles.graph.program import Step
 from tiles.planning.alternatives import cheapest
 from tiles.planning.emit import settle
+from tiles.planning.lanes import key_of, lanes_of
 from tiles.planning.loops import Loop
 from tiles.planning.names import outside_names, written_in
 from tiles.planning.operations import plan_operation
@@ -49,6 +50,14 @@ def plan_program(
     planning: Planning, recorded: Sequence, program: Sequence, outside: Preferences | None = None
 ) -> None:
     """Plan a recorded sequence's steps into a planned one, in order."""
+    planning.lanes.update(lanes_of(planning.given, recorded))
+    _plan_steps(planning, recorded, program, outside)
+
+
+def _plan_steps(
+    planning: Planning, recorded: Sequence, program: Sequence, outside: Preferences | None = None
+) -> None:
+    """Plan the steps of a sequence, of which it is known what may run side by side, or of a way to compute something."""
     preferences = Preferences(planning, recorded, outside)
     for step in recorded.steps:
         preferences.set_preferred_layouts(step)
@@ -62,10 +71,7 @@ def _plan_step(planning: Planning, step: Step, program: Sequence, preferences: P
         case Reshape():
             _reshape(planning, step, program)
         case Choice():
-            taken = cheapest(planning, step, plan_program)
-            plan_program(planning, taken.body, program)
-            for result, made in zip(step.results, taken.results, strict=True):
-                planning.renamed[result] = planning.tensor(made).name
+            _choice(planning, step, program)
         case Copy():
             _copy(planning, step, program)
         case CopyBetween():
@@ -100,6 +106,17 @@ def _plan_step(planning: Planning, step: Step, program: Sequence, preferences: P
             program.add(If(planning.tensor(predicate).name, *planned))
         case _:
             program.add(_with_planned_names(planning, step))
+
+
+def _choice(planning: Planning, step: Choice, program: Sequence) -> None:
+    """Plan the cheapest way to compute something."""
+    around = planning.lane
+    planning.lane = planning.lanes.get(key_of(step), around)
+    taken = cheapest(planning, step, _plan_steps)
+    _plan_steps(planning, taken.body, program)
+    planning.lane = around
+    for result, made in zip(step.results, taken.results, strict=True):
+        planning.renamed[result] = planning.tensor(made).name
 
 
 def _body(

@@ -32,7 +32,9 @@ from tiles.graph import (
     bodies_of,
     linear_layout,
 )
+from tiles.graph.layout import align_up
 from tiles.plan import CODE_PRICE
+from tiles.planning.lanes import Area, Lane
 from tiles.planning.loads import Loads
 from tiles.planning.loops import Loop, outermost
 from tiles.planning.policy import Policy
@@ -79,6 +81,8 @@ class Planning:
       answers: what was found for a question, with all that the answer depends on: equal layers ask once.
       runs: how often the body that is planned runs, as far as that is known.
       loads: what tiles compute side by side; None where ways to compute something are priced by themselves.
+      lanes: what may run side by side, by ``lanes.key_of``.
+      lane: that of the choice whose operations are planned, if it is in one.
 
     A tensor's layout counts the tiles of the IPU that it lies on, as plans of operations there do, so that equal layers
     on several IPUs have equal plans; ``planner.across`` makes them the replica's when all is planned.
@@ -99,6 +103,8 @@ class Planning:
         self.answers: dict[Hashable, Any] = {}
         self._first: dict[Any, Any] = {}
         self.loads: Loads | None = Loads(given.target.num_tiles)
+        self.lanes: dict[str, Lane] = {}
+        self.lane: Lane | None = None
         self.runs = 1
         self._deferred: dict[str, list[Deferred]] = {}
         self._scope = 0
@@ -296,6 +302,12 @@ class Planning:
         """Return the variables that steps write which are not planned yet."""
         return set(self._deferred)
 
+    def area(self, lane: Lane | None) -> Area | None:
+        """Return the tiles of the present IPU that a lane would have to itself, if it is one."""
+        if lane is None or self.graph.ipu == ACROSS:
+            return None
+        return lane.area(self.graph.chip.num_tiles, self.graph.chip.tiles_per_shared_exchange_bus)
+
     @property
     def loops(self) -> list[Loop]:
         """The loops around what is being planned, the outermost first."""
@@ -342,6 +354,9 @@ class Planning:
         self.settle(lambda deferred: True)
         for name in self.given.outputs:
             self.tensor(name)
+        for name in [n for n in self.graph.tensors if n not in self._deferred]:
+            self.placed(name)
+        self.settle(lambda deferred: True)
         for name in list(self.graph.tensors):
             self.placed(name)
         graph = self.graph
@@ -374,7 +389,7 @@ class Planning:
             base = free if turn % 2 else 0
         else:
             base = free - self._rotation % (free + 1)
-            self._rotation += span
+            self._rotation += align_up(span, target.tiles_per_shared_exchange_bus)
         return base - base % target.tiles_per_shared_exchange_bus
 
 
@@ -387,12 +402,14 @@ class PlannedSite:
       program: the sequence to append to.
       label: name of the steps.
       location: the user's source line.
+      area: the tiles that they have to themselves; None if they may use all.
     """
 
     planning: Planning
     program: Sequence
     label: str
     location: str = ""
+    area: Area | None = None
 
     def at(self, suffix: str) -> PlannedSite:
         """Return the site of a part of an operation."""

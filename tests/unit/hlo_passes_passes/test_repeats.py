@@ -51,7 +51,9 @@ def test_layers_become_one_function() -> None:
     assert_same_bits(results(before, leaves), results(after, leaves))
 
 
-def test_forward_and_backward_bodies_and_the_update_are_one_function_each() -> None:
+def test_forward_and_backward_bodies_are_one_function_each() -> None:
+    """The updates wait for none of each other, so that they stay as they are."""
+
     def f(x, weights):
         def loss(weights):
             y = x
@@ -63,7 +65,34 @@ def test_forward_and_backward_bodies_and_the_update_are_one_function_each() -> N
 
     args = normal(3, 5), [normal(5, 5) * n for n in range(1, 9)]
     before, after = outlined(f, *args)
-    assert calls(after) == [8, 8, 7]  # the first layer needs no gradient of its input
+    assert calls(after) == [8, 7]  # the first layer needs no gradient of its input
+    leaves = jax.tree.leaves(args)
+    assert_same_bits(results(before, leaves), results(after, leaves))
+
+
+def heads(x, weights, mixed=lambda made, head: [*made, head], made=()):
+    """Return what rounds that wait for none of each other make of ``x``."""
+    for w in weights:
+        made = mixed(made, jnp.tanh(jnp.exp(x @ w) @ w.T) * (x @ w).sum())
+    return made
+
+
+@pytest.mark.parametrize(
+    ("mixed", "made", "count", "expected"),
+    [
+        (lambda made, head: [*made, head], (), 8, []),
+        (lambda made, head: made + head, 0.0, 8, []),  # one sum in a round waits for the round before
+        (lambda made, head: jnp.tanh(made @ head.T @ head) * head.sum(), 1.0, 8, [8]),
+        (lambda made, head: made + head, 0.0, 160, [160]),  # too many to be planned one by one
+    ],
+)
+def test_rounds_that_may_run_side_by_side_stay(mixed, made, count, expected) -> None:
+    def f(x, weights):
+        return heads(x, weights, mixed, made * jnp.ones((3, 5)) if isinstance(made, float) else made)
+
+    args = normal(3, 5), [normal(5, 5) / n for n in range(1, count + 1)]
+    before, after = outlined(f, *args)
+    assert calls(after) == expected
     leaves = jax.tree.leaves(args)
     assert_same_bits(results(before, leaves), results(after, leaves))
 

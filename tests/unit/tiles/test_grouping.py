@@ -309,7 +309,10 @@ def test_products_join_and_share_their_exchange_program(monkeypatch: pytest.Monk
     rng = np.random.default_rng(3)
     arguments = [rng.standard_normal(s).astype(np.float32) for s in ((64, 64), (64, 64)) * 2]
     module = optimized_module(two, arguments)
-    graph = Planner().plan(lower_module(module, Target.named("gc200").replace(num_tiles=16)))
+    target = Target.named("gc200").replace(num_tiles=16)
+    alone = Planner().plan(lower_module(optimized_module(lambda x, w: x @ w, arguments[:2]), target))
+    plan = alone.compute_sets["dot"].vertices[0].plan
+    graph = Planner(pins={"dot": plan, "dot.1": plan}).plan(lower_module(module, target))  # not side by side
     executable = compile_graph(graph)
     certify(executable)
     products = [

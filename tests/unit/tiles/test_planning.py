@@ -397,11 +397,11 @@ def test_what_is_computed_side_by_side_goes_to_idle_tiles(gc200: Target) -> None
 
 @pytest.mark.parametrize("kind", [DATA, TEMPORARIES])
 def test_variables_that_crowd_some_tiles_are_spread_over_all(gc200: Target, kind: str) -> None:
-    """Two arrays of 917 KB are updated most quickly where an update lies, on 32 tiles that have other things to hold.
+    """Arrays of 917 and 852 KB are updated most quickly where an update lies, on 32 tiles that have other things to hold.
 
     So they are where what is missing is less than what operations need there for themselves: serial splits cost more.
     """
-    room = {DATA: 128 * 1024, TEMPORARIES: 153_312}[kind]
+    room = {DATA: 128 * 1024, TEMPORARIES: 151_264}[kind]
     graph = Graph(gc200.replace(bytes_per_tile=room), "saved")
     row, at = graph.add_input((1, 64, 256), "float32", "row"), graph.add_input((), "int32", "at")
     held = [graph.add_input((32, 1_100), "float32", f"held{i}") for i in range(10)]
@@ -412,7 +412,7 @@ def test_variables_that_crowd_some_tiles_are_spread_over_all(gc200: Target, kind
         popops.map(Site(graph, "other"), call("negate", arg(0)), [x], plan=Plan((split(32, 1), whole(1_100))))
         for x in held
     ]
-    saved = [graph.add_input((14, 64, 256), "float32", f"saved{i}") for i in range(2)]
+    saved = [graph.add_input((14 - i, 64, 256), "float32", f"saved{i}") for i in range(2)]
     graph.donated = (12, 13)
     updated = [popops.dynamic_update_slice(Site(graph, "save"), x, update, [at, None, None]) for x in saved]
     graph.outputs = [t.name for t in (*negated, *updated)]
