@@ -60,6 +60,7 @@ from hlo_passes.passes.short_sorts import ShortSorts
 from hlo_passes.passes.sparse_sums import AddSparseSums
 from hlo_passes.passes.tabulate import Tabulate
 from hlo_passes.passes.take_apart import TakeApart
+from hlo_passes.passes.trim import Trim
 from hlo_passes.passes.undefined import FoldNan
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
 from hlo_passes.passes.window_expansion import Windows
@@ -116,6 +117,7 @@ __all__ = [
     "ShortSorts",
     "Tabulate",
     "TakeApart",
+    "Trim",
     "Uneven",
     "UnknownPass",
     "UnknownPassOption",
