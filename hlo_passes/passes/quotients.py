@@ -1,13 +1,15 @@
-"""Quotients by powers of two as products with their inverses: attention's ``scores / jnp.sqrt(64)`` for instance.
+"""Quotients by constants as products with their inverses: attention's ``scores / jnp.sqrt(64)`` for instance.
 
-Both round the same number, so that no bit changes, and machines multiply several times as fast as they divide. The gradient of
-a maximum divides by one or two, which a choice says. What a quotient leaves is a product's difference then: ``x % 1.0``.
+By powers of two both round the same number, so that no bit changes, and machines multiply several times as fast as they divide.
+By other constants of 16 bits and more, but for bfloat16, the product is what XLA's algebraic simplifier makes of it, too, so
+that no bit differs from what ``jax.jit`` computes; the inverse must be a normal number here. The gradient of a maximum divides
+by one or two, which a choice says. What a quotient by a power of two leaves is a product's difference then: ``x % 1.0``.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -34,18 +36,20 @@ from hlo_passes.passes.rewriter import Rewriter
 
 _DEEP = 8
 """Operations behind each other that are asked what a divisor is."""
+ROUNDED = ("f16", "f32", "f64")
+"""Types of which XLA multiplies with a constant's inverse as it was rounded; it computes bfloat16 in float32."""
 LARGEST = 2.0**12
 """Divisor up to which a remainder is a difference in every float of 16 and 32 bits."""
 
 
 @dataclass(frozen=True)
 class Quotients(LocalPass):
-    """Multiply floats with the inverse of what they are divided by where that is a power of two, or one of two."""
+    """Multiply floats with the inverse of what they are divided by where that is constant, or one of two powers of two."""
 
     name: ClassVar[str] = "quotients"
 
     def change(self, computation: Computation) -> Computation:
-        """Return the computation with products; itself when it divides by no power of two."""
+        """Return the computation with products; itself when it divides by nothing constant."""
         return Rewriter(computation, {Divide: (_multiplied,), Remainder: (_left,)}).run()
 
 
@@ -54,7 +58,53 @@ def _multiplied(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     if not x.type.is_float:
         return None
     inverse = _inverse_of(divisor, rewriter)
-    return None if inverse is None else rewriter.emit(Multiply(), x, inverse)
+    if inverse is not None:
+        return rewriter.emit(Multiply(), x, inverse)
+    if x.type.dtype in ROUNDED:
+        inverse = _rounded_inverse(divisor, rewriter)
+        return None if inverse is None else rewriter.emit(Multiply(), x, inverse)
+    if x.type.dtype != "bf16":
+        return None
+    wide = rewriter.emit(Convert("f32"), divisor)
+    inverse = _rounded_inverse(wide, rewriter)
+    if inverse is None:
+        return None
+    product = rewriter.emit(Multiply(), rewriter.emit(Convert("f32"), x), inverse)
+    return rewriter.emit(Convert("bf16"), product)
+
+
+def _rounded_inverse(divisor: Value, rewriter: Rewriter) -> Value | None:
+    """Return the inverses of constants, rounded as XLA does, if all are normal numbers."""
+    made = rewriter.maker(divisor)
+    if made is not None and isinstance(made.op, BroadcastInDim):
+        inner = _rounded_inverse(made.operands[0], rewriter)
+        return None if inner is None else rewriter.emit(made.op, inner)
+    value = _rounded(divisor, rewriter)
+    if value is None:
+        return None
+    with np.errstate(all="ignore"):
+        inverses = np.ones((), value.dtype) / value
+    sizes, limits = np.abs(inverses), finfo(value.dtype)
+    is_normal = (sizes >= limits.tiny) & (sizes <= limits.max)
+    return rewriter.emit(Constant(inverses, divisor.type)) if is_normal.all() else None
+
+
+def _rounded(value: Value, rewriter: Rewriter, depth: int = _DEEP) -> np.ndarray | None:
+    """Return what a constant, and conversions and roots of one, are as they are rounded; None of what is none."""
+    if (constant := rewriter.constant(value)) is not None:
+        return constant.value
+    made = rewriter.maker(value)
+    if made is None or not depth or not isinstance(made.op, (BroadcastInDim, Reshape, Convert, Sqrt)):
+        return None
+    found = _rounded(made.operands[0], rewriter, depth - 1)
+    if found is None or isinstance(made.op, (Convert, Sqrt)):
+        with np.errstate(all="ignore"):
+            return (
+                found
+                if found is None
+                else (np.sqrt(found) if isinstance(made.op, Sqrt) else found).astype(value.type.np_dtype)
+            )
+    return found if found.ndim == 0 else None
 
 
 def _inverse_of(divisor: Value, rewriter: Rewriter) -> Value | None:
