@@ -9,7 +9,7 @@ by one or two, which a choice says. What a quotient by a power of two leaves is 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np

@@ -36,6 +36,7 @@ def prove_codelets(executable: Executable) -> int:
         sizes, operands = _cell_of(executable, group)
         key = _question(group, sizes, operands)
         if key not in proved:
+            _prove_dtypes(at, group, operands)
             if key not in known:
                 known[key] = _results(at, group, sizes, operands)
             if isinstance(group.codelet, ExportedCodelet):
@@ -54,6 +55,16 @@ def prove_codelets(executable: Executable) -> int:
             raise refuse(f"{at}: {group.codelet.name} gives {shown}", group.location)
     _prove_composites(executable)
     return len(proved)
+
+
+def _prove_dtypes(at: str, group: VertexGroup, operands: tuple[Part, ...]) -> None:
+    """Raise InvalidExecutable where a codelet's parameters state other dtypes than its operands have."""
+    stated, held = group.codelet.stated_dtypes, tuple(dtype for _, dtype in operands)
+    if stated != held[: len(stated)]:
+        raise refuse(
+            f"{at}: {group.codelet.name} is of {', '.join(stated)}; its operands are {', '.join(held)}",
+            group.location,
+        )
 
 
 def _cell_of(executable: Executable, group: VertexGroup) -> tuple[tuple[int, ...], tuple[Part, ...]]:

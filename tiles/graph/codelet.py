@@ -192,6 +192,11 @@ class Codelet:
         """Whether each element of a result is one of an operand as it was, so that nothing is computed."""
         return False
 
+    @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """The dtypes of operands, the first ones on, that the parameters state, which their tile code is made for."""
+        return ()
+
     def misfit(self, form: OpForm, stages: Sequence[Codelet]) -> str:
         """Return what shows that a composite of this codelet cannot be made of the codelets of its body, or "".
 

@@ -456,7 +456,7 @@ class _Owners:
             repeats //= axis.size
             inside = np.flatnonzero((np.diff(places[: axis.grain]) + back_offset != 1) | (back_tile != 0)) + 1
             turns = np.diff(axis.tiles[: axis.parts]) + back_tile != 0
-            turns |= places[0] - places[axis.grain - 1] + back_offset != 1
+            turns |= places[0] - places[min(axis.grain, axis.size) - 1] + back_offset != 1
             yield _Breaks(axis, repeats, inner, inside, np.flatnonzero(turns) + 1)
             last = axis.size - 1
             back_tile += int(axis.tiles[0] - axis.tiles[last // axis.grain])

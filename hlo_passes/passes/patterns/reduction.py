@@ -1,13 +1,20 @@
-"""Reductions of nothing, and of one element each."""
+"""Reductions of nothing, of one element each, and of a few."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hlo_passes.ir import Instruction, Value
-from hlo_passes.ops import BroadcastInDim, Reduce, Reshape, simple_combiner
+from hlo_passes.ops import Add, BroadcastInDim, Multiply, Reduce, Reshape, Slice, simple_combiner
+from hlo_passes.ops.elementwise import Elementwise
 from hlo_passes.passes.patterns.registry import rewrites
 from hlo_passes.passes.rewriter import Rewriter
+
+DEEP = 16
+"""Operations behind each other that are looked at."""
+SHORT, MANY = 4, 4096
+"""How long a row is that is combined by element, and from how many rows on that matters."""
 
 
 @rewrites(Reduce)
@@ -37,6 +44,67 @@ def reduce_single_elements(instruction: Instruction, rewriter: Rewriter) -> Valu
     start = rewriter.emit(BroadcastInDim(shape, ()), initial)
     (combine,) = instruction.regions[0].instructions
     return rewriter.emit(combine.op, rewriter.emit(Reshape(shape), operand), start)
+
+
+@rewrites(Reduce)
+def combine_short_rows(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """Rows of two to four elements, coordinates or colours, are combined by element: a vertex spends more on a row than on those.
+
+    In the order in which a row is folded; sums and products of few bits are left, which vertices do not round at every step. So is
+    what is computed for something else, too: differences of all pairs of points, which would have to lie somewhere then.
+    """
+    op, operands = instruction.op, instruction.operands
+    assert isinstance(op, Reduce)
+    if simple_combiner(instruction.regions[0]) is None or not _keeps_types(instruction):
+        return None
+    operand, initial = operands
+    shape, result = operand.type.shape, instruction.result.type
+    (combine,) = instruction.regions[0].instructions
+    if op.dimensions != (len(shape) - 1,) or not 1 < shape[-1] <= SHORT or math.prod(result.shape) < MANY:
+        return None
+    if result.is_float and result.bits < 32 and isinstance(combine.op, (Add, Multiply)):
+        return None
+    if not _is_computed_for_it(operand, rewriter):
+        return None
+    value = rewriter.emit(BroadcastInDim(result.shape, ()), initial)
+    for k in range(shape[-1]):
+        value = rewriter.emit(combine.op, value, _column(operand, k, rewriter))
+    return value
+
+
+def _column(value: Value, k: int, rewriter: Rewriter) -> Value:
+    """Return element k of all rows, computed from those of what is computed for it element by element."""
+    made, shape = rewriter.maker(value), value.type.shape
+    if not shape:
+        return value
+    if made is not None and isinstance(made.op, Elementwise) and _is_even(made):
+        return rewriter.emit(made.op, *(_column(operand, k, rewriter) for operand in made.operands))
+    if made is not None and isinstance(made.op, BroadcastInDim):
+        (inner,), places = made.operands, made.op.broadcast_dimensions
+        if not places or places[-1] != len(shape) - 1:
+            return rewriter.emit(BroadcastInDim(shape[:-1], places), inner)
+        column = _column(inner, min(k, inner.type.shape[-1] - 1), rewriter)
+        return rewriter.emit(BroadcastInDim(shape[:-1], places[:-1]), column)
+    *ends, _ = shape
+    part = Slice((0,) * len(ends) + (k,), (*ends, k + 1), (1,) * len(shape))
+    return rewriter.emit(Reshape(tuple(ends)), rewriter.emit(part, value))
+
+
+def _is_even(instruction: Instruction) -> bool:
+    """Whether an operation computes each element from the same of every operand, or from a single one."""
+    shapes = {operand.type.shape for operand in instruction.operands}
+    return shapes <= {(), instruction.result.type.shape} and not instruction.regions
+
+
+def _is_computed_for_it(value: Value, rewriter: Rewriter, depth: int = DEEP) -> bool:
+    """Whether what a value is computed from element by element is read by nothing else."""
+    made = rewriter.maker(value)
+    if made is None or not isinstance(made.op, (Elementwise, BroadcastInDim)):
+        return True
+    readers = rewriter.readers(value)
+    if not depth or readers is None or len(readers) != 1:
+        return False
+    return all(_is_computed_for_it(operand, rewriter, depth - 1) for operand in dict.fromkeys(made.operands))
 
 
 def _keeps_types(instruction: Instruction) -> bool:

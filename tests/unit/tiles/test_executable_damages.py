@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import json
@@ -10,19 +11,24 @@ from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
+from jax import lax
 
+import ipuxla
 import tiles
 from tests.unit.tiles.damages import Kind, damages
 from tests.unit.tiles.executable_programs import ENGINES, PROGRAMS, rebuilt, run, same
 from tests.unit.tiles.test_remote_buffers import accumulating
 from tests.unit.tiles.test_steps import stopping, undefining
-from tiles.compiler import Executable, compile_graph
-from tiles.errors import InvalidExecutable, IpuError
+from tiles.compiler import Executable, ExecuteStep, compile_graph
+from tiles.errors import InvalidExecutable, InvalidGraph, IpuError
 from tiles.graph import Graph
 from tiles.poplibs import gcl, popops
+from tiles.poplibs.popops.expression import body_dtypes
 from tiles.target import Target, find_system
 
 
@@ -166,3 +172,68 @@ def test_a_codelets_parameters_are_of_their_types(keys: Any) -> None:
     data["composites"][0]["codelet"]["params"]["keys"] = keys
     with pytest.raises(InvalidExecutable, match=r"has keys = .*; expected"):
         rebuilt(data)
+
+
+STATED = {
+    "popops.Sort": (lambda x, i: jnp.sort(x), "dtypes", ("int32",)),
+    "popops.TopK": (lambda x, i: lax.top_k(x, 3)[0], "dtype", "int32"),
+    "popops.MultiSlice": (lambda x, i: x[i], "dtype", "uint32"),
+    "popops.MultiUpdate": (lambda x, i: x.at[i].add(x[:4]), "dtype", "float64"),
+    "popops.Map": (lambda x, i: x * x[0], "operand_dtypes", ("float32",) * 3),
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_parameters_state_the_dtypes_of_the_operands(name: str, small_target: Target) -> None:
+    """Tile code is made for the dtypes that a codelet states, whatever it reads."""
+    function, field, stated = STATED[name]
+    shapes = jax.ShapeDtypeStruct((12,), "float32"), jax.ShapeDtypeStruct((4,), "int32")
+    whole = ipuxla.jit(function, target=small_target).lower(*shapes).compile().executable
+    tiles.certify(whole)
+    group = next(group for _, group in whole.groups() if group.codelet.name == name)
+    held = [whole.variables[operand.variable].dtype for operand in group.operands]
+    changed = copy.copy(group.codelet)
+    object.__setattr__(changed, field, stated)
+    assert group.codelet.stated_dtypes == tuple(held[: len(group.codelet.stated_dtypes)])
+    steps = [
+        dataclasses.replace(
+            step,
+            groups=tuple(dataclasses.replace(g, codelet=changed) if g is group else g for g in step.groups),
+        )
+        if isinstance(step, ExecuteStep)
+        else step
+        for step in whole.steps
+    ]
+    with pytest.raises(InvalidExecutable, match=r"is of .*; its operands are|refuses|gives"):
+        tiles.certify(dataclasses.replace(whole, steps=tuple(steps)))
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (
+            (("constant", (), (("value", None), ("dtype", "float32"))),),
+            "a constant of float32 cannot be None",
+        ),
+        (
+            (("constant", (), (("value", True), ("dtype", "float32"))),),
+            "a constant of float32 cannot be True",
+        ),
+        ((("constant", (), (("value", "1"), ("dtype", "float32"))),), "a constant of float32 cannot be '1'"),
+        ((("constant", (), (("value", "inf"), ("dtype", "int32"))),), "a constant of int32 cannot be 'inf'"),
+        ((("iota", (), (("dim", False), ("dtype", "int32"))),), "takes the number of a dimension, got False"),
+        (
+            (
+                (
+                    "nonlinearity",
+                    (0,),
+                    (("body", (("tanh", (-1,), ()),)), ("dtype", "float32"), ("kind", "popnn.tanh")),
+                ),
+            ),
+            "cannot compute tanh",
+        ),
+    ],
+)
+def test_attributes_of_expressions_are_what_they_should_be(body: Any, what: str) -> None:
+    with pytest.raises(InvalidGraph, match=re.escape(what)):
+        body_dtypes(body, ("float32",))

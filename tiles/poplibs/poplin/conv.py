@@ -86,6 +86,11 @@ class Convolution(Codelet):
         check_kinds(self.operand_dtypes, self.accumulate_dtype, self.out_dtype, self.method)
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """Those of both operands."""
+        return self.operand_dtypes
+
+    @property
     def label(self) -> str:
         """Vertex type, e.g. ``poplin::Conv<half,float>`` (operands, partials, the result if it differs)."""
         method = [] if self.method == "auto" else [self.method.upper()]

@@ -102,6 +102,11 @@ class Cholesky(_Factorization):
     name: ClassVar[str] = "poplin.Cholesky"
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """That of the matrix."""
+        return (self.dtype,)
+
+    @property
     def label(self) -> str:
         """Vertex type as PopLibs spells it."""
         return f"poplin::Cholesky<{cpp_name(self.dtype)},true>"
@@ -306,6 +311,11 @@ class TriangularSolve(Codelet):
     def __post_init__(self) -> None:
         """Check the dtype."""
         _require_dtype(self.dtype)
+
+    @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """That of the matrix."""
+        return (self.dtype,)
 
     @property
     def label(self) -> str:

@@ -63,6 +63,11 @@ class Pool(Codelet):
             raise InvalidGraph(f"no pooling by {self.operation!r}", expected=", ".join(FOLDS))
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """That of the operand."""
+        return (self.operand_dtype,)
+
+    @property
     def label(self) -> str:
         """Vertex type, e.g. ``popnn::Pooling<MAX,float>``."""
         return f"popnn::Pooling<{self.operation.upper()},{cpp_name(self.operand_dtype)}>"

@@ -73,6 +73,11 @@ class RowFunction(Codelet):
         return tuple(known)
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """Those of all operands."""
+        return self.operand_dtypes
+
+    @property
     def label(self) -> str:
         """Vertex type, e.g. ``popnn::Softmax<float>``."""
         words = self.kind.removeprefix("popnn.").split("_")

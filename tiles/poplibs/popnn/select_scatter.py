@@ -61,6 +61,11 @@ class SelectAndScatter(Codelet):
             raise InvalidGraph(f"no selection by {self.direction!r}", expected=", ".join(STAYS))
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """That of everything."""
+        return (self.dtype,)
+
+    @property
     def label(self) -> str:
         """Vertex type, e.g. ``popnn::MaxPoolingGrad<float>``."""
         kind = "MaxPoolingGrad" if self.direction[0] == "G" else "MinPoolingGrad"

@@ -6,6 +6,7 @@ codelet and the operation evaluated on whole arrays agree under ring arithmetic 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,6 +38,8 @@ Row = tuple[str, tuple[int, ...], Attrs]
 """Function name, indices of its operands (first the expression's operands, then earlier rows), attributes."""
 Body = tuple[Row, ...]
 
+SPELLED = re.compile("-?inf|nan|0x[0-9a-f]+")
+"""Constants that are no numbers of JSON; those in hexadecimal digits are the bits of a NaN."""
 DIRECTIONS: dict[str, Callable[..., Array]] = {
     "EQ": lax.eq,
     "NE": lax.ne,
@@ -347,14 +350,22 @@ def kind_of(dtype: str) -> str:
     return "F" if is_float(dtype) else "U" if dtype.startswith("uint") else "S"
 
 
-@lru_cache(maxsize=4096)
 def body_dtypes(body: Body, operand_dtypes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the dtypes of an expression's operands and rows, in index order.
 
     Raises:
-      InvalidGraph: an unknown function, a wrong number or kind of operands, or an index of something not yet
-        computed.
+      InvalidGraph: an unknown function, a wrong number or kind of operands, an index of something not yet computed, or
+        attributes of another kind.
     """
+    dtypes = _body_dtypes(body, operand_dtypes)
+    for row, dtype in zip(body, dtypes[len(operand_dtypes) :], strict=True):
+        if row[2]:  # not remembered: false is equal to 0
+            _check_attributes(row, dtype)
+    return dtypes
+
+
+@lru_cache(maxsize=4096)
+def _body_dtypes(body: Body, operand_dtypes: tuple[str, ...]) -> tuple[str, ...]:
     dtypes = list(operand_dtypes)
     for name, arguments, attrs in body:
         function = function_of(name)
@@ -370,6 +381,24 @@ def body_dtypes(body: Body, operand_dtypes: tuple[str, ...]) -> tuple[str, ...]:
         _check_kinds(function, taken)
         dtypes.append(function.dtype(dict(attrs), *taken))
     return tuple(dtypes)
+
+
+def _check_attributes(row: Row, dtype: str) -> None:
+    """Raise InvalidGraph unless a constant is a number of its dtype, a dimension one, and a named function's body whole."""
+    name, arguments, attrs = row
+    for attribute, value in attrs:
+        if attribute == "value":
+            is_truth = isinstance(value, (bool, np.bool_))
+            is_spelled = is_float(dtype) and isinstance(value, str) and bool(SPELLED.fullmatch(value))
+            is_number = isinstance(value, (int, float, np.generic)) and is_truth == (dtype == "bool")
+            if not is_number and not is_spelled:
+                raise InvalidGraph(f"a constant of {dtype} cannot be {value!r}")
+        elif attribute == "dim" and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InvalidGraph(f"{name} takes the number of a dimension, got {value!r}")
+        elif attribute == "body":
+            for number, (inner, read, _) in enumerate(value, len(arguments)):
+                if function_of(inner) is None or any(not 0 <= a < number for a in read):
+                    raise InvalidGraph(f"the body of {name} cannot compute {inner} of its values {read}")
 
 
 def _check_kinds(function: Function, taken: list[str]) -> None:

@@ -65,6 +65,11 @@ class Map(Codelet):
         return body_dtypes(self.body, self.operand_dtypes)
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """Those of all operands."""
+        return self.operand_dtypes
+
+    @property
     def label(self) -> str:
         """Vertex type as PopLibs spells it, e.g. ``popops::BinaryOp<ADD,float>``."""
         return elementwise_cycles.vertex_name(self.body, self.outputs, self.operand_dtypes)

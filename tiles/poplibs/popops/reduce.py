@@ -87,6 +87,11 @@ class Reduce(Codelet):
         return body_dtypes(self.body, self.operand_dtypes)[-1]
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """Those of all operands."""
+        return self.operand_dtypes
+
+    @property
     def label(self) -> str:
         """Vertex type as PopLibs spells it, e.g. ``popops::Reduce<ReduceAdd,half,float>``."""
         kind, out = (elementwise_cycles.cpp_name(d) for d in (self.value_dtype, self.out_dtype))

@@ -77,6 +77,11 @@ class Scan(Codelet):
             raise InvalidGraph("the combining expression gives other dtypes", expected=self.dtypes, got=found)
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """Those of the arrays."""
+        return self.dtypes
+
+    @property
     def label(self) -> str:
         """Vertex type: PopLibs has none for scans; this one is named for its functions and dtypes."""
         names = [FUNCTIONS[name].poplibs for name, arguments, _ in self.body if arguments]

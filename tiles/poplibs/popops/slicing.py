@@ -77,6 +77,11 @@ class MultiSlice(Codelet):
             raise InvalidGraph(f"{len(self.axes)} sliced axes, {len(self.windows)} windows")
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """That of the table."""
+        return (self.dtype,)
+
+    @property
     def label(self) -> str:
         """Vertex type as PopLibs spells it."""
         kind = "DynamicSlice1d" if all(w != NO_WINDOW for w in self.windows) else "MultiSlice"

@@ -87,6 +87,11 @@ class Sort(Codelet):
         return Order(self.dtypes, self.keys, self.comparator)
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """Those of all arrays."""
+        return self.dtypes
+
+    @property
     def label(self) -> str:
         """Vertex type as PopLibs spells it."""
         first, *rest = (elementwise_cycles.cpp_name(dtype) for dtype in self.dtypes)

@@ -118,6 +118,11 @@ class SortPart(Stage):
     is_merge: bool = False
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """Those of all arrays; positions are integers."""
+        return self.dtypes
+
+    @property
     def label(self) -> str:
         """Vertex type: PopLibs has none that sorts a part with positions."""
         return f"popops::{'MergePart' if self.is_merge else 'SortPart'}<{','.join(self.dtypes)}>"

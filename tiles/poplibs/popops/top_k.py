@@ -91,6 +91,11 @@ class _Selection(Codelet):
         return Order((self.dtype,), ((0, self.is_descending, self.is_total),))
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """That of the elements."""
+        return (self.dtype,)
+
+    @property
     def label(self) -> str:
         """Vertex type: PopLibs selects with vertices of its own kind, see ``popops::TopK``."""
         kind = self.name.partition(".")[2]

@@ -94,6 +94,11 @@ class MultiUpdate(Codelet):
             )
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """That of what is updated."""
+        return (self.dtype,)
+
+    @property
     def label(self) -> str:
         """Vertex type as PopLibs spells it."""
         if self.operation != "set":

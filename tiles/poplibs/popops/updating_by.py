@@ -86,6 +86,11 @@ class UpdateBy(Codelet):
             raise InvalidGraph("the updating expression gives other dtypes", expected=self.dtypes, got=found)
 
     @property
+    def stated_dtypes(self) -> tuple[str, ...]:
+        """Those of the tensors."""
+        return self.dtypes
+
+    @property
     def label(self) -> str:
         """Vertex type: PopLibs has one for each operation; this one is named for its dtypes."""
         return f"popops::MultiUpdateBy<{','.join(self.dtypes)}>"
