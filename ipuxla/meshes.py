@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Unpack
 
 import jax
@@ -37,8 +38,14 @@ def mesh(
       UnknownTarget: no system has the name.
     """
     options = make_options(system)
-    sizes = (options.num_ipus,) if shape is None else tuple(int(size) for size in shape)
-    axes = ("ipu",) if names is None and len(sizes) == 1 else tuple(names or ())
+    given: object = (options.num_ipus,) if shape is None else shape  # callers may not check types
+    if not isinstance(given, Sequence) or not all(isinstance(size, Integral) for size in given):
+        raise InvalidOption("the shape of a mesh is a sequence of whole numbers", got=repr(given)[:80])
+    sizes = tuple(map(int, given))
+    named: tuple[object, ...] = ("ipu",) if names is None and len(sizes) == 1 else tuple(names or ())
+    axes = tuple(name for name in named if isinstance(name, str))
+    if len(axes) != len(named):
+        raise InvalidOption("the axes of a mesh are named by strings", got=repr(named)[:80])
     if min(sizes, default=0) < 1 or math.prod(sizes) > options.num_ipus:
         raise InvalidOption(
             f"a mesh of {' x '.join(map(str, sizes)) or 'no axes'} does not fit on {options.machine_name}",

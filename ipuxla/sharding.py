@@ -92,6 +92,8 @@ class ArraySharding:
         if self.is_replicated:
             return array
         local = self.local_shape(array.shape)
+        if 0 in local:
+            return jnp.zeros((num_devices, *local), array.dtype)
         wanted = [size * parts for size, parts in zip(local, self.parts, strict=True)]
         array = jnp.asarray(array)
         if tuple(wanted) != array.shape:
@@ -106,6 +108,8 @@ class ArraySharding:
         if self.is_replicated:
             return on_devices[0]
         local, rank = self.local_shape(shape), len(shape)
+        if 0 in local:
+            return on_devices[0].reshape(shape)
         _, first = np.unique(self.block_of_devices(on_devices.shape[0]), return_index=True)
         blocks = on_devices[first].reshape(*self.parts, *local)
         order = [axis for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for axis in pair]

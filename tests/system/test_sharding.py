@@ -1,8 +1,10 @@
 """Sharded programs, values and gradients, beside unsharded ``jax.jit`` and XLA's own execution on as many CPU devices."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -20,6 +22,10 @@ WRONG_IN_XLA = {
     *((f"2x4 {kind}", name) for kind in ("data", "tensor") for name in ("halo", "strided convolution")),
 }
 """Where XLA's own execution on many devices differs from its own on one: convolutions of images cut along rows."""
+
+
+def lax_pad(low, high, interior):
+    return lambda x, c: lax.pad(x, 0.5, [(low, high, interior)])
 
 
 def with_gradients(program):
@@ -106,3 +112,39 @@ def test_convolutions_of_images_cut_along_rows(name):
     got = ipuxla.jit(both, target=SYSTEM, engine="hlo", in_shardings=said)(*given)
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(jax.jit(both)(*given)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def of_cotangent(function):
+    return lambda x, c: jax.vjp(function, x)[1](c)[0]
+
+
+PADS = {
+    "between": lambda x, c: lax.pad(x, 0.5, [(0, 2, 1)]),
+    "between and cut off": lax_pad(-1, 0, 1),
+    "cut off in front": lax_pad(-1, 0, 0),
+    "cut off on both sides": lax_pad(-2, -1, 2),
+    "two between": lax_pad(1, -2, 2),
+    "a strided slice's gradient": of_cotangent(lambda x: jnp.zeros(8).at[:4].set(x[::2])),
+    "cumprod": of_cotangent(jnp.cumprod),
+    "cummax": of_cotangent(lax.cummax),
+    "cumlogsumexp": of_cotangent(lax.cumlogsumexp),
+}
+
+
+@pytest.mark.parametrize("whole", [(), ("a",)])
+@pytest.mark.parametrize("result", [None, (), ("a",)])
+@pytest.mark.parametrize("name", PADS)
+def test_padding_between_and_padding_that_cuts_off(name, whole, result):
+    """XLA's partitioner computes other values for some of these, and ends the process for others, left as they are."""
+    mesh = auto_mesh((2,), ("a",))
+
+    def function(x, c):
+        found = PADS[name](x, c)
+        return (
+            found if result is None else lax.with_sharding_constraint(found, NamedSharding(mesh, P(*result)))
+        )
+
+    given = np.linspace(0.5, 2, 8, dtype=np.float32), np.linspace(-1, 3, 8, dtype=np.float32)
+    shardings = NamedSharding(mesh, P("a")), NamedSharding(mesh, P(*whole))
+    got = ipuxla.jit(function, target=SYSTEM, engine="hlo", in_shardings=shardings)(*given)
+    close(got, jax.jit(PADS[name])(*given), 1e-5)

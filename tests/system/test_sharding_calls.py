@@ -483,6 +483,34 @@ BAD = {
         Unsupported,
         r"(?s)a derivative through a jax.shard_map inside a jax.shard_map.*check_vma=False.*test_sharding_calls\.py:\d+",
     ),
+    "a sum of bfloat16 over some axes by hand": (
+        lambda: jit(
+            jax.shard_map(
+                lambda x: jax.lax.psum(x, "data"),
+                mesh=AUTO,
+                in_specs=P("data"),
+                out_specs=P(),
+                axis_names={"data"},
+            )
+        )(jnp.ones((8, 8), jnp.bfloat16)),
+        Unsupported,
+        r"(?s)reduction of bfloat16 between devices in a shard_map over some axes.*reduce in float32",
+    ),
+    "a mesh of fractions": (
+        lambda: ipuxla.mesh("dss8440", (2.5, 2), ("a", "b")),
+        InvalidOption,
+        r"the shape of a mesh is a sequence of whole numbers",
+    ),
+    "a mesh of one number": (
+        lambda: ipuxla.mesh("dss8440", 4, ("a",)),
+        InvalidOption,
+        r"is a sequence of whole numbers",
+    ),
+    "a mesh whose axes are numbers": (
+        lambda: ipuxla.mesh("dss8440", (2, 2), (1, 2)),
+        InvalidOption,
+        r"named by strings",
+    ),
     "a permutation beyond the axis": (
         lambda: jit(
             jax.shard_map(
@@ -703,3 +731,12 @@ def test_a_broadcast_comes_from_any_member(axes):
         )
         each = np.split(x, AUTO.shape[axes[0]])
         np.testing.assert_array_equal(jit(partly)(x), np.concatenate([each[1]] * len(each)))
+
+
+def test_arrays_without_elements_are_cut_like_others():
+    sharded = ipuxla.jit(
+        lambda x: (x + 1, x.sum(0)), target=SYSTEM, in_shardings=NamedSharding(AUTO, P("data"))
+    )
+    empty, zeros = sharded(np.zeros((0, 8), np.float32))
+    assert empty.shape == (0, 8)
+    np.testing.assert_array_equal(zeros, np.zeros(8))

@@ -20,6 +20,7 @@ from jax._src.lib import xla_client as _xla_client
 from jaxlib import _hlo as _hlo_bindings  # pyright: ignore[reportAttributeAccessIssue]
 
 from ipuxla.frontend._jax_compat.clients import cpu_client
+from ipuxla.frontend._jax_compat.edge_padding import pad_at_edges
 from ipuxla.frontend._jax_compat.sharded_modules import main_of, separate_shardings
 from ipuxla.frontend._jax_compat.walking import operations
 
@@ -45,6 +46,7 @@ def partitioned_module(
     Raises:
       ValueError: XLA refuses it; the message is one line.
     """
+    _require_survivable(module)
     options = _compiler.get_compile_options(
         num_replicas=1,
         num_partitions=num_devices,
@@ -62,7 +64,9 @@ def partitioned_module(
             ("xla_backend_optimization_level", 0),
             ("xla_disable_hlo_passes", "fusion"),  # comes behind partitioning alone
         ]
-        bytecode = _mlir.module_to_bytecode(_ending(module))
+        ending = _ending(module)
+        pad_at_edges(ending)
+        bytecode = _mlir.module_to_bytecode(ending)
         if (
             b"mhlo.sharding" in bytecode
         ):  # GSPMD's marks, with which XLA ends the process that reads others (jaxlib 0.11)
@@ -91,6 +95,27 @@ def partitioned_module(
     said = "mhlo.spmd_parameters_shardings"  # which is not there where there are no arguments
     inputs = [each.value for each in attributes[said]] if said in attributes else []
     return local, inputs, separate_shardings(attributes["mhlo.spmd_output_sharding"].value)[:-1]
+
+
+def _require_survivable(module: Any) -> None:
+    """Raise ValueError where XLA (jaxlib 0.10.2) would end the process: at sums of bfloat16 by hand over some axes only."""
+    for op in operations(module):
+        if op.name not in _REDUCTIONS or "bf16" not in str(op.results[0].type):
+            continue
+        around = op
+        while around is not None and around.name != "sdy.manual_computation":
+            parent = around.parent
+            around = parent.operation if parent is not None else None
+        if around is None:
+            continue
+        axes = re.findall(r'"([^"]+)"', str(around.attributes["manual_axes"]))
+        meshes = [str(each.attributes["mesh"]) for each in operations(module) if each.name == "sdy.mesh"]
+        sizes = dict(re.findall(r'"([^"]+)"=(\d+)', " ".join(meshes)))
+        if any(int(size) > 1 for name, size in sizes.items() if name not in axes):
+            raise ValueError(
+                "its partitioner ends the process at a reduction of bfloat16 between devices in a shard_map over some axes of "
+                "the mesh; reduce in float32 or float16, or map over all axes"
+            )
 
 
 def _ending(module: Any) -> Any:
@@ -212,6 +237,7 @@ def _write_groups(module: Any, groups: dict[int, np.ndarray]) -> None:
                     op.attributes["replica_groups"] = ir.DenseIntElementsAttr.get(groups[channel])  # pyright: ignore
 
 
+_REDUCTIONS = frozenset({"stablehlo.all_reduce", "stablehlo.reduce_scatter"})
 _ENDING = "ipuxla.ends_here"
 _PARTITIONED = re.compile(r"after_spmd-partitioning.*\.hlo\.pb$")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -396,7 +396,7 @@ def _check_attributes(row: Row, dtype: str) -> None:
         elif attribute == "dim" and (isinstance(value, bool) or not isinstance(value, int)):
             raise InvalidGraph(f"{name} takes the number of a dimension, got {value!r}")
         elif attribute == "body":
-            for number, (inner, read, _) in enumerate(value, len(arguments)):
+            for number, (inner, read, _) in enumerate(cast("Body", value), len(arguments)):
                 if function_of(inner) is None or any(not 0 <= a < number for a in read):
                     raise InvalidGraph(f"the body of {name} cannot compute {inner} of its values {read}")
 
