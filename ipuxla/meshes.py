@@ -38,14 +38,8 @@ def mesh(
       UnknownTarget: no system has the name.
     """
     options = make_options(system)
-    given: object = (options.num_ipus,) if shape is None else shape  # callers may not check types
-    if not isinstance(given, Sequence) or not all(isinstance(size, Integral) for size in given):
-        raise InvalidOption("the shape of a mesh is a sequence of whole numbers", got=repr(given)[:80])
-    sizes = tuple(map(int, given))
-    named: tuple[object, ...] = ("ipu",) if names is None and len(sizes) == 1 else tuple(names or ())
-    axes = tuple(name for name in named if isinstance(name, str))
-    if len(axes) != len(named):
-        raise InvalidOption("the axes of a mesh are named by strings", got=repr(named)[:80])
+    sizes = (options.num_ipus,) if shape is None else _sizes(shape)
+    axes = ("ipu",) if names is None and len(sizes) == 1 else _names(names or ())
     if min(sizes, default=0) < 1 or math.prod(sizes) > options.num_ipus:
         raise InvalidOption(
             f"a mesh of {' x '.join(map(str, sizes)) or 'no axes'} does not fit on {options.machine_name}",
@@ -60,6 +54,21 @@ def mesh(
         )
     # From JAX 0.11 on an abstract mesh is explicit unless told: types of arrays would have to name its axes.
     return AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(axes))
+
+
+def _sizes(given: object) -> tuple[int, ...]:
+    """Return the sizes of axes, of what a caller gave, whose types may be unchecked."""
+    if not isinstance(given, Sequence) or not all(isinstance(size, Integral) for size in given):
+        raise InvalidOption("the shape of a mesh is a sequence of whole numbers", got=repr(given)[:80])
+    return tuple(map(int, given))
+
+
+def _names(given: Sequence[object]) -> tuple[str, ...]:
+    """Return the names of axes, of what a caller gave, whose types may be unchecked."""
+    names = tuple(name for name in given if isinstance(name, str))
+    if len(names) != len(given):
+        raise InvalidOption("the axes of a mesh are named by strings", got=repr(given)[:80])
+    return names
 
 
 def _first(x: jax.Array) -> jax.Array:

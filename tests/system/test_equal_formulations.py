@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,6 +90,16 @@ def of_factors(x):
     return jnp.linalg.cholesky(x @ jnp.swapaxes(x, 1, 2) + jnp.eye(x.shape[1]))
 
 
+def layers(x, weights):
+    for w in weights:
+        x = x + jax.nn.gelu(x @ w)
+    return x
+
+
+def norm(x):
+    return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
 PAIRS = {
     "a loop over heads": (heads, of_heads, of(H, *[(256, 12, 64)] * 3), 1.2),
     "a loop over experts": (experts, of_experts, of(H, (256, 256), (8, 256, 512), (8, 512, 256)), 1.4),
@@ -104,6 +116,38 @@ PAIRS = {
         1.3,
     ),
     "a loop over factorizations": (factors, of_factors, of(F, (16, 16, 16)), 2.2),
+    "the last of all products": (
+        lambda x, w: (x @ w)[:, -1],
+        lambda x, w: x[:, -1] @ w,
+        of(F, (8, 256, 128), (128, 512)),
+        1.01,
+    ),
+    "the first token of a network": (
+        lambda x, *ws: layers(x, ws)[:, 0],
+        lambda x, *ws: layers(x[:, :1], ws)[:, 0],
+        of(F, (8, 128, 256), *[(256, 256)] * 3),
+        1.01,
+    ),
+    "one row of a norm": (lambda x: norm(x)[:, 0], lambda x: norm(x[:, 0]), of(F, (64, 128, 256)), 1.1),
+    "by another number": (lambda x: x / 9.8, lambda x: x * (1 / 9.8), of(H, (16, 256, 512)), 1.0),
+    "by the root of another": (
+        lambda x: x / jnp.sqrt(96),
+        lambda x: x * (1 / 96**0.5),
+        of(H, (16, 256, 512)),
+        1.0,
+    ),
+    "colours": (
+        lambda x: (x * jnp.array([0.3, 0.6, 0.1])).sum(-1),
+        lambda x: x[..., 0] * 0.3 + x[..., 1] * 0.6 + x[..., 2] * 0.1,
+        of(F, (16, 128, 128, 3)),
+        1.3,
+    ),
+    "squared distances": (
+        lambda x, c: ((x[:, None] - c) ** 2).sum(-1),
+        lambda x, c: (x[:, :1] - c[:, 0]) ** 2 + (x[:, 1:] - c[:, 1]) ** 2,
+        of(F, (20000, 2), (64, 2)),
+        1.3,
+    ),
     "queries, keys and values": (
         lambda x, *w: tuple(x @ each for each in w),
         lambda x, q, k, v: jnp.split(x @ jnp.concatenate([q, k, v], 1), 3, 1),
@@ -374,6 +418,42 @@ def test_quotients_by_powers_of_two_keep_every_bit(dtype):
         assert "divide" not in ipuxla.jit(function, target=SMALL).lower(x).as_text("hlo-optimized")
         found = np.asarray(ipuxla.jit(function, target=SMALL)(x))
         assert found.tobytes() == np.asarray(jax.jit(function)(x)).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("engine", ["fast", "tile"])
+def test_quotients_by_other_constants_are_those_of_jax(dtype, engine):
+    """XLA multiplies by the inverse as it was rounded; where that is no normal number, a quotient stays one."""
+    with np.errstate(all="ignore"):
+        x = (RNG.standard_normal(4000) * np.exp(RNG.uniform(-8, 8, 4000))).astype(dtype)
+        x = np.concatenate([x, np.array([0, -0.0, np.inf, -np.inf, np.nan], dtype)])
+    row = np.arange(2, 2 + len(x)).astype(dtype)
+
+    def divided(x):
+        numbers = (6, 30, 0.9, 255, 13.86, -3, 3e-3)
+        return [x / jnp.asarray(n, dtype) for n in numbers] + [x / jnp.sqrt(jnp.asarray(96, dtype)), x / row]
+
+    found = ipuxla.jit(divided, target=SMALL, engine=engine)(x)
+    for got, want in zip(found, jax.jit(divided)(x), strict=True):
+        got, want = (np.asarray(each).astype(np.float64) for each in (got, want))
+        assert np.array_equal(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("number", [3e4, 7e30, 2e-41, np.inf, 0.0, np.nan])
+def test_quotients_by_what_has_no_normal_inverse_stay(number):
+    """Whoever compiles the emulation may multiply there."""
+    dtype = "float16" if number == 3e4 else "float32"
+    x = np.array([0.0, -1.5, 6e4, np.inf, np.nan, 1e-7], dtype)
+    with np.errstate(all="ignore"):
+        divisor = np.asarray(number, dtype)
+
+    def divided(x):
+        return x / divisor
+
+    lowered = ipuxla.jit(divided, target=SMALL).lower(x)
+    is_quotient = re.search(r"\bdivide\b", lowered.as_text("hlo-optimized")) is not None
+    assert is_quotient == (number != 7e30)
+    np.testing.assert_array_equal(lowered.compile()(x), jax.jit(divided)(x))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

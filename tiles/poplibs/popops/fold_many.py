@@ -87,11 +87,6 @@ class ReduceMany(Codelet):
             raise InvalidGraph("the combining expression gives other dtypes", expected=self.dtypes, got=found)
 
     @property
-    def stated_dtypes(self) -> tuple[str, ...]:
-        """Those of the arrays."""
-        return self.dtypes
-
-    @property
     def label(self) -> str:
         """Vertex type: PopLibs has one for each such reduction; this one is named for its dtypes."""
         return f"popops::ReduceMany<{','.join(map(elementwise_cycles.cpp_name, self.dtypes))}>"
