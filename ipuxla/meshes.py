@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from numbers import Integral
+from collections.abc import Iterable, Sequence
 from typing import Unpack
 
 import jax
@@ -56,11 +55,16 @@ def mesh(
     return AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
-def _sizes(given: object) -> tuple[int, ...]:
+def _sizes(given: Iterable[object]) -> tuple[int, ...]:
     """Return the sizes of axes, of what a caller gave, whose types may be unchecked."""
-    if not isinstance(given, Sequence) or not all(isinstance(size, Integral) for size in given):
+    try:
+        sizes = tuple(given)
+    except TypeError:  # a single number
+        sizes = (None,)
+    whole = tuple(int(size) for size in sizes if isinstance(size, int | np.integer))
+    if len(whole) != len(sizes):
         raise InvalidOption("the shape of a mesh is a sequence of whole numbers", got=repr(given)[:80])
-    return tuple(map(int, given))
+    return whole
 
 
 def _names(given: Sequence[object]) -> tuple[str, ...]:

@@ -439,7 +439,7 @@ def test_quotients_by_other_constants_are_those_of_jax(dtype, engine):
         assert np.array_equal(got, want, equal_nan=True)
 
 
-@pytest.mark.parametrize("number", [3e4, 7e30, 2e-41, np.inf, 0.0, np.nan])
+@pytest.mark.parametrize("number", [3e4, 7e30, 2e-41, np.inf, 0.0])
 def test_quotients_by_what_has_no_normal_inverse_stay(number):
     """Whoever compiles the emulation may multiply there."""
     dtype = "float16" if number == 3e4 else "float32"
