@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
-from typing import Unpack
+from typing import SupportsIndex, Unpack
 
 import jax
 import numpy as np
@@ -61,7 +62,7 @@ def _sizes(given: Iterable[object]) -> tuple[int, ...]:
         sizes = tuple(given)
     except TypeError:  # a single number
         sizes = (None,)
-    whole = tuple(int(size) for size in sizes if isinstance(size, int | np.integer))
+    whole = tuple(operator.index(size) for size in sizes if isinstance(size, SupportsIndex))
     if len(whole) != len(sizes):
         raise InvalidOption("the shape of a mesh is a sequence of whole numbers", got=repr(given)[:80])
     return whole

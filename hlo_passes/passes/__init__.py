@@ -56,6 +56,7 @@ from hlo_passes.passes.reshaped_windows import ReshapedWindows
 from hlo_passes.passes.scatter_reductions import ScatterReductions
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
+from hlo_passes.passes.share_costly import ShareCostly
 from hlo_passes.passes.short_sorts import ShortSorts
 from hlo_passes.passes.sparse_sums import AddSparseSums
 from hlo_passes.passes.tabulate import Tabulate
@@ -114,6 +115,7 @@ __all__ = [
     "Row",
     "ScatterReductions",
     "Schedule",
+    "ShareCostly",
     "ShortSorts",
     "Tabulate",
     "TakeApart",

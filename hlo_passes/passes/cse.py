@@ -39,6 +39,20 @@ class EliminateCommonSubexpressions(LocalPass):
         return _merge(computation)
 
 
+def repeated(computation: Computation) -> dict[Value, Value]:
+    """Return by value the first one that is computed by an equal operation on equal operands, of those that are not it."""
+    first: dict[Hashable, Instruction] = {}
+    env: dict[Value, Value] = {}
+    for old in computation.instructions:
+        if isinstance(old.op, OptimizationBarrier) or old.has_effect or old.op.is_control:
+            continue
+        instruction = _with_operands(old, env)
+        known = first.setdefault(instruction_key(instruction, _operand_key(instruction)), instruction)
+        if known is not instruction:
+            env.update(zip(old.results, known.results, strict=True))
+    return env
+
+
 def _merge(computation: Computation) -> Computation:
     first: dict[Hashable, Instruction] = {}
     env: dict[Value, Value] = {}

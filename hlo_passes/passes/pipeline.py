@@ -20,7 +20,7 @@ from hlo_passes.platforms import on_cpu
 
 DEFAULT_PIPELINE = (
     "expand,inline,trim,dce,scatter-reductions,expand-fft,legalize-complex,narrow-products,dce,associative-scans,dce,recover-networks,precompute,powers,tabulate,"
-    "regular-gathers,dce,rematerialize,dce,outline-repeats,"
+    "regular-gathers,dce,share-costly,dce,rematerialize,dce,outline-repeats,"
     "fix(canonicalize,fold-constants,windows,while-to-repeat,hoist,cse,dce),quotients,reshaped-windows,masked-diagonals,batch-indices,fixed-indices,long-slices,fold-nan,add-sparse-sums,dce,"
     "join-collectives,inline{max-ops=0,pointwise=true},dce,join-rolls,short-sorts,dce,take-apart,cse,dce,fuse,outline,"
     "inline{max-ops=0,pointwise=true,most-added=64},dce,fix(schedule,multi-output-fusion)"

@@ -100,7 +100,37 @@ def norm(x):
     return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
 
 
+def turned(x, angles, w):
+    a, b = jnp.split(x @ w, 2, -1)
+    c, s = angles
+    return jnp.concatenate([a * c - b * s, b * c + a * s], -1)
+
+
+def angles(positions):
+    angle = positions * 10000.0 ** (-jnp.arange(128) / 128)
+    return jnp.cos(angle), jnp.sin(angle)
+
+
+def turned_by_layer(x, positions, *weights):
+    for w in weights:
+        x = turned(x, angles(positions), w)
+    return x
+
+
+def turned_at_once(x, positions, *weights):
+    found = angles(positions)
+    for w in weights:
+        x = turned(x, found, w)
+    return x
+
+
 PAIRS = {
+    "angles of every layer": (
+        turned_by_layer,
+        turned_at_once,
+        of(F, (256, 256), (256, 1), *[(256, 256)] * 4),
+        1.02,
+    ),
     "a loop over heads": (heads, of_heads, of(H, *[(256, 12, 64)] * 3), 1.2),
     "a loop over experts": (experts, of_experts, of(H, (256, 256), (8, 256, 512), (8, 512, 256)), 1.4),
     "a loop over members": (
