@@ -54,7 +54,7 @@ def _cost(planning: Planning, alternative: Alternative, outside: list[str], run:
     given.tensors, given.functions = planning.given.tensors, planning.given.functions
     trial = Planning(given, planning.policy, {}, planning.estimates)
     trial.loads, trial.runs = None, planning.runs
-    trial.lane = planning.lane
+    trial.lane, trial.aside = planning.lane, set(planning.aside)
     for name in outside:
         tensor = planning.tensor(name)
         trial.renamed[name] = tensor.name

@@ -148,6 +148,8 @@ def _plan(
         slices.plan = plan
     _count(planning, question, plan, operands, results)
     _add(site, question, plan, operands, results, beside)
+    if site.area is not None:
+        planning.aside.update(planning.tensor(name).name for name in results)
 
 
 def _aside(
@@ -165,20 +167,20 @@ def _aside(
     what = question.codelet, question.form.dims
     if area is None or not alike.apart.get(what, True):
         return None
+    crowd = alike.count * found[0].num_cells / target.num_tiles
+    goes_on = any(tensor.name in planning.aside for tensor in operands)
+    if what not in alike.apart and crowd <= 1 and not goes_on:  # they are elsewhere anyway
+        alike.apart[what] = False
+        return None
     plan, copies = choose(planning, question, operands, label, beside, trips, area)
     if what not in alike.apart:
         entry = entry_cycles(target)
-
-        def taken(plan: Plan, copies: Relayouts, num_cells: int) -> float:
-            """Return the cycles of all of them if each covers so many tiles."""
-            crowd = max(1, alike.count * num_cells / target.num_tiles)
-            return entry + crowd * max(0, cost_of(question, plan, copies) - entry)
-
+        together = entry + max(1, crowd) * max(0, cost_of(question, *found) - entry)
+        crowd = max(1, alike.count * area.size / target.num_tiles)
+        apart = entry + crowd * max(0, cost_of(question, plan, copies) - entry)
         # what engines of logical arrays compute in one piece is in no step with anything else
         joins = question.codelet.keeps_partials or plan.num_partials(question.form) == 1
-        apart, together = taken(plan, copies, area.size), taken(*found, found[0].num_cells)
-        is_there = any(o.layout is not None and area.holds(o.layout) for o in question.operands)
-        is_less = apart < together or (apart == together and is_there)
+        is_less = apart < together or (goes_on and apart == together)
         alike.apart[what] = joins and is_less and holds_operands(question, plan)
     return (plan, copies) if alike.apart[what] else None
 

@@ -42,6 +42,9 @@ from tiles.planning.policy import Policy
 MOST_MOVED = 0.75
 """The share of all tiles up to which something may end at the last tile instead of beginning at the first."""
 
+FEW = 64
+"""Elements that may share a tile with as few others of another tensor: they are read together more often than not."""
+
 MOST_RUNS = 4
 """How many runs of a body count at most when its exchange code is weighed against its cycles."""
 
@@ -83,6 +86,7 @@ class Planning:
       loads: what tiles compute side by side; None where ways to compute something are priced by themselves.
       lanes: what may run side by side, by ``lanes.key_of``.
       lane: that of the choice whose operations are planned, if it is in one.
+      aside: tensors that one of several operations side by side has left on tiles of its own.
 
     A tensor's layout counts the tiles of the IPU that it lies on, as plans of operations there do, so that equal layers
     on several IPUs have equal plans; ``planner.across`` makes them the replica's when all is planned.
@@ -105,6 +109,7 @@ class Planning:
         self.loads: Loads | None = Loads(given.target.num_tiles)
         self.lanes: dict[str, Lane] = {}
         self.lane: Lane | None = None
+        self.aside: set[str] = set()
         self.runs = 1
         self._deferred: dict[str, list[Deferred]] = {}
         self._scope = 0
@@ -389,7 +394,7 @@ class Planning:
             base = free if turn % 2 else 0
         else:
             base = free - self._rotation % (free + 1)
-            self._rotation += align_up(span, target.tiles_per_shared_exchange_bus)
+            self._rotation += span if size <= FEW else align_up(span, target.tiles_per_shared_exchange_bus)
         return base - base % target.tiles_per_shared_exchange_bus
 
 

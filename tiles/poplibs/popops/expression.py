@@ -388,7 +388,7 @@ def _check_attributes(row: Row, dtype: str) -> None:
     name, arguments, attrs = row
     for attribute, value in attrs:
         if attribute == "value":
-            is_truth = isinstance(value, (bool, np.bool_))
+            is_truth = isinstance(value, (bool, np.bool_)) or (dtype == "bool" and value in (0, 1))
             is_spelled = is_float(dtype) and isinstance(value, str) and bool(SPELLED.fullmatch(value))
             is_number = isinstance(value, (int, float, np.generic)) and is_truth == (dtype == "bool")
             if not is_number and not is_spelled:
