@@ -124,7 +124,20 @@ def turned_at_once(x, positions, *weights):
     return x
 
 
+def of_kernel(x, dy):
+    def convolved(w):
+        return lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+
+    return jax.linear_transpose(convolved, jax.ShapeDtypeStruct((3, x.shape[2], dy.shape[2]), x.dtype))(dy)[0]
+
+
+def of_taps(x, dy):
+    padded = jnp.pad(x, [(0, 0), (1, 1), (0, 0)])
+    return jnp.stack([jnp.einsum("bti,bto->io", padded[:, i : i + dy.shape[1]], dy) for i in range(3)])
+
+
 PAIRS = {
+    "a kernel's gradient over long rows": (of_kernel, of_taps, of(H, (1, 3000, 768), (1, 3000, 768)), 1.0),
     "angles of every layer": (
         turned_by_layer,
         turned_at_once,

@@ -138,6 +138,11 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int, least_cells
     return Drafts(question, lambda: plans, None, made)
 
 
+def least_cost(question: Question) -> float:
+    """Return what any way to cut a question's operation costs at least, whatever it needs of memory and without exchange."""
+    return _found(question).least_cost
+
+
 def _found(question: Question) -> _Cuts:
     """Return the ways to cut a question's operation."""
     dtypes = tuple(o.dtype for o in question.operands)

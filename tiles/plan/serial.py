@@ -6,16 +6,19 @@ contraction may be cut. A slice is the same operation over a shorter dimension, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tiles.graph import Affine, Codelet, IndexMap, OpForm
 from tiles.graph.layout import align_up, ceil_div
-from tiles.plan.question import CODE_PRICE, Operand
-from tiles.plan.search import search
+from tiles.plan.question import CODE_PRICE, Operand, Question
+from tiles.plan.search import least_cost, search
 from tiles.target import Target
 
 MOST_TURNS = 64
+DEAR, LONG = 4.0, 100_000
+"""How much dearer than without exchange a plan is, and how many cycles it takes, from which on slices are looked at though it fits."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ def serial_split(
 ) -> SerialSplit | None:
     """Return the cheapest serial split whose temporaries keep to the bound, None if none is needed or none helps.
 
-    Along each dimension that is the one into the fewest slices that do: twice as many until they do, then halving.
+    One is needed where no plan of the whole keeps to it, or where those that do are far dearer than others: a cell that sums a
+    long reduction for few results, say, as all that a better one reads at once does not fit. Along each dimension that is the one into the fewest slices that do: twice as many until they do, then halving.
 
     Args:
       form: the whole operation.
@@ -73,8 +77,15 @@ def serial_split(
         return found.cost, found.temporary_bytes
 
     limit = memory_proportion * target.bytes_per_tile
-    if not codelet.is_contraction or best(form)[1] <= limit:
+    if not codelet.is_contraction:
         return None
+    whole, temporary = best(form)
+    if temporary > limit:
+        whole = math.inf
+    else:
+        question = Question(form, codelet, tuple(operands), result_dtypes, target, code_price)
+        if whole <= max(LONG, DEAR * least_cost(question)):
+            return None
     grains = codelet.grains(form, target)
     options: list[tuple[float, int, int]] = []
     for d in form.results[0].dims:
@@ -89,4 +100,4 @@ def serial_split(
             else:
                 tried = count
             count = 2 * count if enough is None else (tried + enough) // 2
-    return SerialSplit(*min(options)[1:]) if options else None
+    return SerialSplit(*min(options)[1:]) if options and min(options)[0] < whole else None

@@ -52,8 +52,8 @@ _LOADING = {1: 15, 2: 46, 4: 60}
 _SLIC_WIDTH = 4
 _SIDE_BY_SIDE = (4, 8, 16)
 """Depthwise channels that a vertical multiply-accumulate may work on at once; a short sliding window takes the first."""
-LAID_OUT_SHARE = 16
-"""A vertex lays out its windows in at most this part of a tile's memory; larger cells are cut further."""
+LAID_OUT_SHARE = 4
+"""A vertex lays out its windows in at most this part of a tile's memory, which counts as its scratch; larger cells are cut further."""
 _COMBINED = (2, 4, 8, 16)
 """How many groups the units may compute as one."""
 
