@@ -60,7 +60,8 @@ def serial_split(
     """Return the cheapest serial split whose temporaries keep to the bound, None if none is needed or none helps.
 
     One is needed where no plan of the whole keeps to it, or where those that do are far dearer than others: a cell that sums a
-    long reduction for few results, say, as all that a better one reads at once does not fit. Along each dimension that is the one into the fewest slices that do: twice as many until they do, then halving.
+    long reduction for few results, say, as all that a better one reads at once does not fit. Along each dimension that is the
+    one into the fewest slices that do: twice as many until they do, then halving.
 
     Args:
       form: the whole operation.
