@@ -181,7 +181,8 @@ def _aside(
         # what engines of logical arrays compute in one piece is in no step with anything else
         joins = question.codelet.keeps_partials or plan.num_partials(question.form) == 1
         is_less = apart < together or (goes_on and apart == together)
-        alike.apart[what] = joins and is_less and holds_operands(question, plan)
+        is_held = holds_operands(question, plan, planning.policy.held_share)
+        alike.apart[what] = joins and is_less and is_held
     return (plan, copies) if alike.apart[what] else None
 
 
