@@ -1,13 +1,15 @@
 """Storages: which tensors lie in one buffer.
 
-Views lie where their base does. Beside that two tensors share a storage in three cases, found in this order:
+Views lie where their base does. Beside that two tensors share a storage in four cases, found in this order:
 
-1. A copy need not move: what is copied is computed where the copy would put it. A loop's carried value, or the common
+1. What branches leave, of which one leaves an operand as it is, is that operand, if nobody reads it any more: state of which a
+   step is skipped, or one row of it written, where a condition says so.
+2. A copy need not move: what is copied is computed where the copy would put it. A loop's carried value, or the common
    result of branches, is written by a copy from what was computed. Where both have one layout, and nobody needs the
    destination's old value once the source is written, the copy costs nothing. A donated input that is copied for the
    last time gives its own storage to the copy.
-2. What a function returned stays where it is when it is read for the last time before any function is called again.
-3. A result is written over an operand that is read in place for the last time.
+3. What a function returned stays where it is when it is read for the last time before any function is called again.
+4. A result is written over an operand that is read in place for the last time.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ class Storages:
     def shared(cls, order: Order, tensors: Mapping[str, Tensor]) -> Storages:
         """Return storages that tensors share wherever they may."""
         storages = cls(order, tensors)
+        storages._choose_in_place()
         storages._skip_copies()
         storages._leave_results()
         storages._overwrite_operands()
@@ -90,6 +93,71 @@ class Storages:
         ends = self._of[source.name], self._of[target.name]
         is_alike = source.dtype == target.dtype and source.layout == target.layout
         return ends if is_alike and ends[0] != ends[1] else None
+
+    # ---- results of branches
+
+    def _choose_in_place(self) -> None:
+        """Let the common result of branches lie in an operand that one of them copies into it, where it may."""
+        done: set[str] = set()
+        for _, step in self.order.steps:
+            if not isinstance(step, Copy) or step.axis is not None or (ends := self._ends(step)) is None:
+                continue
+            given, chosen = ends
+            if chosen not in done and self._may_choose_in_place(given, chosen):
+                done.add(chosen)
+                self._join(chosen, given)
+
+    def _may_choose_in_place(self, given: str, chosen: str) -> bool:
+        """Whether what branches choose may lie in ``given``: it is not read after what is chosen is written, nor later."""
+        order = self.order
+        if self.tensors[chosen].kind != TEMPORARY or not (
+            self.tensors[given].kind == TEMPORARY or given in order.donated
+        ):
+            return False
+        if any(self._holds_any(each, order.pinned | order.undefined.keys()) for each in (given, chosen)):
+            return False
+        uses = self._uses(chosen)
+        writes = [number for number, is_write in uses if is_write]
+        branches = [self._branch_of(number) for number in writes]
+        spans = [span for span in branches if span is not None]
+        if len(spans) < len(writes) or len(set(spans)) < len(spans):
+            return False
+        first, last = min(a for a, _ in spans), max(b for _, b in spans)
+        if any(not is_write and number <= last for number, is_write in uses):
+            return False
+        held = self._uses(given)
+        for write, (_, end) in zip(writes, spans, strict=True):
+            if any(write < number <= end for number, _ in held):
+                return False
+        if any(is_write and first <= number <= last for number, is_write in held):
+            return False
+        after = [(number, is_write) for number, is_write in held if number > last]
+        if any(is_write and not self._copies(number, chosen) for number, is_write in after):
+            return False
+        if (after and not after[0][1]) or (not after and self._holds_any(given, order.outputs)):
+            return False
+        for begin, end in order.loops:  # the next trip reads what was chosen, or writes first
+            if begin <= last <= end and not any(number <= end for number, _ in after):
+                inside = [use for use in held if begin <= use[0] <= end]
+                if len(inside) < len(held) or not inside[0][1]:
+                    return False
+        return True
+
+    def _branch_of(self, number: int) -> tuple[int, int] | None:
+        """Return the innermost branch around a step if no loop is in between; None without one."""
+        found = min(
+            (b - a, a, b) for a, b in [(0, len(self.order.steps)), *self.order.branches] if a <= number <= b
+        )
+        _, a, b = found
+        if (a, b) not in self.order.branches:
+            return None
+        is_in_loop = any(a <= x <= number <= y <= b for x, y in self.order.loops)
+        return None if is_in_loop else (a, b)
+
+    def _copies(self, number: int, source: str) -> bool:
+        """Whether a step is nothing but a copy of what lies in a storage."""
+        step = self.order.steps[number][1]
+        return isinstance(step, Copy) and step.axis is None and self._of[step.sources[0]] == source
 
     # ---- copies that need not move
 
