@@ -98,6 +98,7 @@ class _Grouping:
     Attributes:
       leader: by number, the step that every step belongs to.
       cut: by group, operations of which it computes a slice.
+      written: by group, the tensors that it writes, each once.
       sources: by step of one operation, those whose results it reads from its own tiles' memory.
       receiving: steps to which something comes from other tiles.
     """
@@ -106,6 +107,7 @@ class _Grouping:
         self.order, self.storages, self.budget = order, storages, budget
         self.leader = list(range(len(order.steps)))
         self.cut: dict[int, set[str]] = defaultdict(set)
+        self.written: dict[int, set[str]] = defaultdict(set)
         self.sources: dict[int, set[int]] = {}
         self.receiving: set[int] = set()
         self._seen: set[int] = set()
@@ -146,9 +148,12 @@ class _Grouping:
         )
         tried = groups[earliest : earliest + MOST_TRIED]
         cut = _split_operation(self.order.steps[number][0])
-        free = (g for g in tried if not cut or cut not in self.cut[g])
+        free = (
+            g for g in tried if (not cut or cut not in self.cut[g]) and self.written[g].isdisjoint(names[1])
+        )
         place = next((g for g in free if self.budget.allows(number, g)), number)
         self.cut[place].add(cut)
+        self.written[place] |= names[1]
         if place == number:
             groups.append(number)
         else:

@@ -38,9 +38,12 @@ from tiles.graph import (
     Site,
     Sync,
     Vertices,
+    identity_map,
 )
 from tiles.planning import Planner
 from tiles.poplibs import popops
+from tiles.poplibs.forms import map_form
+from tiles.poplibs.popops.map import Map
 from tiles.report import cost_analysis, memory_analysis, profile
 from tiles.target import Target
 
@@ -321,3 +324,27 @@ def test_products_join_and_share_their_exchange_program(monkeypatch: pytest.Monk
     assert [len(s.groups) for s in products] == [2]
     assert executable.shared_exchange and all(s == f for (s, _), (f, _) in executable.shared_exchange.items())
     assert_engines_agree(executable, module, arguments)
+
+
+def test_what_writes_a_tensor_again_is_a_step_of_its_own(small_target: Target) -> None:
+    """The second difference reads in place what the first one wrote, and writes the same tensor."""
+    graph = Graph(small_target, "again")
+    x, y = (graph.add_input((16,), "float32", name) for name in "xy")
+    for each in (x, y):
+        graph.set_layout(each.name, rows((16,), 4))
+    written = graph.add_tensor((16,), "float32", "written", rows((16,), 4))
+    form = map_form((16,), [identity_map(1)] * 2)
+    codelet = Map((("subtract", (0, 1), ()),), (2,), ("float32",) * 2, ("float32",))
+    for k, operand in enumerate((x, written)):
+        group = Vertices(f"step{k}", codelet, form, PLAN, (operand.name, y.name), (written.name,))
+        graph.program.add(Execute(graph.add_compute_set(f"step{k}", group).name))
+    graph.outputs = [written.name]
+    executable = compile_graph(Planner().plan(graph))
+    certify(executable)
+    assert sizes(executable) == [1, 1]
+    values = [np.arange(16, dtype=np.float32) * n for n in (3, 1)]
+    for engine in ENGINES:
+        found, _ = make_engine(executable, engine).run(*values)
+        np.testing.assert_array_equal(
+            found[0] if isinstance(found, (tuple, list)) else found, values[0] - 2 * values[1]
+        )
