@@ -330,8 +330,8 @@ def test_what_writes_a_tensor_again_is_a_step_of_its_own(small_target: Target) -
     """The second difference reads in place what the first one wrote, and writes the same tensor."""
     graph = Graph(small_target, "again")
     x, y = (graph.add_input((16,), "float32", name) for name in "xy")
-    for each in (x, y):
-        graph.set_layout(each.name, rows((16,), 4))
+    graph.set_layout(x.name, rows((16,), 4))
+    graph.set_layout(y.name, rows((16,), 16, 2))  # it comes from another tile to both
     written = graph.add_tensor((16,), "float32", "written", rows((16,), 4))
     form = map_form((16,), [identity_map(1)] * 2)
     codelet = Map((("subtract", (0, 1), ()),), (2,), ("float32",) * 2, ("float32",))
