@@ -14,12 +14,11 @@ from tests.fuzz.checks import check_program
 from tests.fuzz.kinds import LARGE, WHOLE
 
 
-@given(st.data(), st.integers(0, 2**16))
+@given(LARGE, WHOLE, st.integers(0, 2**16))
 @budget(SEQUENCE)
-def test_engine_fast_computes_what_the_module_says(data, seed):
+def test_engine_fast_computes_what_the_module_says(program, target, seed):
     """In the ring every bit."""
-    with jax.enable_x64(True):  # for what is drawn, too: steps are tried on types of 64 bits
-        program, target = data.draw(LARGE), data.draw(WHOLE)
+    with jax.enable_x64(True):
         lowered = jax.jit(program.function, keep_unused=True).lower(*program.arguments)
         check_program(
             lowered.as_text(), program.arrays(seed), target, None, (), apart=False, engines=("fast",)
