@@ -1,13 +1,15 @@
 """Quotients by constants as products with their inverses: attention's ``scores / jnp.sqrt(64)`` for instance.
 
 By powers of two both round the same number, so that no bit changes, and machines multiply several times as fast as they divide.
-By other constants of 16 bits and more, but for bfloat16, the product is what XLA's algebraic simplifier makes of it, too, so
-that no bit differs from what ``jax.jit`` computes; the inverse must be a normal number here. The gradient of a maximum divides
-by one or two, which a choice says. What a quotient by a power of two leaves is a product's difference then: ``x % 1.0``.
+By other constants of 16 bits and more the product is what XLA's algebraic simplifier makes of it, too (XLA:CPU multiplies
+bfloat16 in float32), so that no bit differs from what ``jax.jit`` computes; the inverse must be a normal number here. The
+gradient of a maximum divides by one or two, which a choice says. What a quotient by a power of two leaves is a product's
+difference then: ``x % 1.0``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -36,8 +38,8 @@ from hlo_passes.passes.rewriter import Rewriter
 
 _DEEP = 8
 """Operations behind each other that are asked what a divisor is."""
-ROUNDED = ("f16", "f32", "f64")
-"""Types of which XLA multiplies with a constant's inverse as it was rounded; it computes bfloat16 in float32."""
+ROUNDED = {"f16": "f16", "f32": "f32", "f64": "f64", "bf16": "f32"}
+"""By type of quotients, that in which XLA multiplies with a constant's inverse as it was rounded."""
 LARGEST = 2.0**12
 """Divisor up to which a remainder is a difference in every float of 16 and 32 bits."""
 
@@ -60,33 +62,30 @@ def _multiplied(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     inverse = _inverse_of(divisor, rewriter)
     if inverse is not None:
         return rewriter.emit(Multiply(), x, inverse)
-    if x.type.dtype in ROUNDED:
-        inverse = _rounded_inverse(divisor, rewriter)
+    if x.type.dtype not in ROUNDED:
+        return None
+    wide = ROUNDED[x.type.dtype]
+    inverse = _rounded_inverse(divisor, wide, rewriter)
+    if inverse is None or wide == x.type.dtype:
         return None if inverse is None else rewriter.emit(Multiply(), x, inverse)
-    if x.type.dtype != "bf16":
-        return None
-    wide = rewriter.emit(Convert("f32"), divisor)
-    inverse = _rounded_inverse(wide, rewriter)
-    if inverse is None:
-        return None
-    product = rewriter.emit(Multiply(), rewriter.emit(Convert("f32"), x), inverse)
-    return rewriter.emit(Convert("bf16"), product)
+    product = rewriter.emit(Multiply(), rewriter.emit(Convert(wide), x), inverse)
+    return rewriter.emit(Convert(x.type.dtype), product)
 
 
-def _rounded_inverse(divisor: Value, rewriter: Rewriter) -> Value | None:
-    """Return the inverses of constants, rounded as XLA does, if all are normal numbers."""
-    made = rewriter.maker(divisor)
+def _rounded_inverse(divisor: Value, dtype: str, rewriter: Rewriter) -> Value | None:
+    """Return the inverses of constants, rounded to a type as XLA does, if all are normal numbers."""
+    made, type_ = rewriter.maker(divisor), dataclasses.replace(divisor.type, dtype=dtype)
     if made is not None and isinstance(made.op, BroadcastInDim):
-        inner = _rounded_inverse(made.operands[0], rewriter)
+        inner = _rounded_inverse(made.operands[0], dtype, rewriter)
         return None if inner is None else rewriter.emit(made.op, inner)
     value = _rounded(divisor, rewriter)
     if value is None:
         return None
     with np.errstate(all="ignore"):
-        inverses = np.ones((), value.dtype) / value
-    sizes, limits = np.abs(inverses), finfo(value.dtype)
+        inverses = np.ones((), type_.np_dtype) / value.astype(type_.np_dtype)
+    sizes, limits = np.abs(inverses), finfo(type_.np_dtype)
     is_normal = (sizes >= limits.tiny) & (sizes <= limits.max)
-    return rewriter.emit(Constant(inverses, divisor.type)) if is_normal.all() else None
+    return rewriter.emit(Constant(inverses, type_)) if is_normal.all() else None
 
 
 def _rounded(value: Value, rewriter: Rewriter, depth: int = _DEEP) -> np.ndarray | None:
@@ -97,13 +96,13 @@ def _rounded(value: Value, rewriter: Rewriter, depth: int = _DEEP) -> np.ndarray
     if made is None or not depth or not isinstance(made.op, (BroadcastInDim, Reshape, Convert, Sqrt)):
         return None
     found = _rounded(made.operands[0], rewriter, depth - 1)
-    if found is None or isinstance(made.op, (Convert, Sqrt)):
-        with np.errstate(all="ignore"):
-            return (
-                found
-                if found is None
-                else (np.sqrt(found) if isinstance(made.op, Sqrt) else found).astype(value.type.np_dtype)
-            )
+    if found is None:
+        return None
+    with np.errstate(all="ignore"):
+        if isinstance(made.op, Sqrt):
+            return np.sqrt(found)
+        if isinstance(made.op, Convert):
+            return found.astype(value.type.np_dtype)
     return found if found.ndim == 0 else None
 
 

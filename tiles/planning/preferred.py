@@ -165,8 +165,8 @@ class Preferences:
         for name in dict.fromkeys(name for each in steps for name in read_by(each)):
             reader = self.sliced.get(name)
             if name in self.sliced and reader is None and name not in {*self.readers, *self.updated}:
-                if self.planning.tensor(name).kind == INPUT:
-                    self.planning.placed(name)
+                if isinstance(step, Operation) and self.planning.tensor(name).kind == INPUT:
+                    self.planning.placed(name, step.ipu)
                 continue
             wanted = (
                 _contractions(self.readers[name])

@@ -68,26 +68,41 @@ def combine_short_rows(instruction: Instruction, rewriter: Rewriter) -> Value | 
         return None
     value = rewriter.emit(BroadcastInDim(result.shape, ()), initial)
     for k in range(shape[-1]):
-        value = rewriter.emit(combine.op, value, _column(operand, k, rewriter))
+        value = rewriter.emit(combine.op, value, _column(operand, k, rewriter, {}))
     return value
 
 
-def _column(value: Value, k: int, rewriter: Rewriter) -> Value:
-    """Return element k of all rows, computed from those of what is computed for it element by element."""
-    made, shape = rewriter.maker(value), value.type.shape
+def _column(value: Value, k: int, rewriter: Rewriter, known: dict[Value, Value]) -> Value:
+    """Return element k of all rows, computed from those of what is computed for it element by element.
+
+    Args:
+      value: the rows.
+      k: the number of the element.
+      rewriter: the rewriting.
+      known: what was found of element k so far, by value.
+    """
+    shape = value.type.shape
     if not shape:
         return value
+    if value not in known:
+        known[value] = _computed_column(value, k, rewriter, known)
+    return known[value]
+
+
+def _computed_column(value: Value, k: int, rewriter: Rewriter, known: dict[Value, Value]) -> Value:
+    made, (*ends, _) = rewriter.maker(value), value.type.shape
+    rows, last = tuple(ends), len(ends)
     if made is not None and isinstance(made.op, Elementwise) and _is_even(made):
-        return rewriter.emit(made.op, *(_column(operand, k, rewriter) for operand in made.operands))
+        return rewriter.emit(made.op, *(_column(operand, k, rewriter, known) for operand in made.operands))
     if made is not None and isinstance(made.op, BroadcastInDim):
         (inner,), places = made.operands, made.op.broadcast_dimensions
-        if not places or places[-1] != len(shape) - 1:
-            return rewriter.emit(BroadcastInDim(shape[:-1], places), inner)
-        column = _column(inner, min(k, inner.type.shape[-1] - 1), rewriter)
-        return rewriter.emit(BroadcastInDim(shape[:-1], places[:-1]), column)
-    *ends, _ = shape
-    part = Slice((0,) * len(ends) + (k,), (*ends, k + 1), (1,) * len(shape))
-    return rewriter.emit(Reshape(tuple(ends)), rewriter.emit(part, value))
+        if last not in places:
+            return rewriter.emit(BroadcastInDim(rows, places), inner)
+        if places[-1] == last:  # dimensions may be placed in any order
+            column = _column(inner, min(k, inner.type.shape[-1] - 1), rewriter, known)
+            return rewriter.emit(BroadcastInDim(rows, places[:-1]), column)
+    part = Slice((0,) * last + (k,), (*rows, k + 1), (1,) * (last + 1))
+    return rewriter.emit(Reshape(rows), rewriter.emit(part, value))
 
 
 def _is_even(instruction: Instruction) -> bool:
