@@ -315,3 +315,14 @@ def test_programs_whose_operations_lie_on_any_ipu(name: str, monkeypatch: pytest
         found, _ = make_engine(executable, engine).run(*inputs)
         for got, wanted in zip(found, jax.tree.leaves(jax.jit(function)(*inputs)), strict=True):
             assert_near(np.asarray(got), np.asarray(wanted))
+
+
+def test_what_is_read_in_slices_lies_on_the_ipu_that_reads_it() -> None:
+    graph = virtual()
+    x = graph.add_input((64, 16), "float32", "x")
+    with graph.on(1):
+        parts = [popops.slice(Site(graph, f"part{k}"), x, (8 * k, 0), (8 * k + 8, 16)) for k in range(4)]
+        graph.outputs = [popops.exp(graph, part).name for part in parts]
+    planned = Planner().plan(graph)
+    layout = planned.tensors["x"].layout
+    assert layout is not None and layout.base >= graph.chip.num_tiles
