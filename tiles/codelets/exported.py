@@ -81,6 +81,11 @@ class ExportedCodelet(Codelet):
         """Vertex type shown in reports."""
         return self.shown
 
+    @property
+    def names_floats(self) -> bool:
+        """Whether the modules compute with floats: in the ring they are others."""
+        return any(call.ring != call.floats for call in self.calls)
+
     def compute(self, cell: Cell, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """Return the results of one cell; see ``Codelet.compute``."""
         limited = tuple(d for d, limit in enumerate(cell.limits) if limit is not None)

@@ -17,7 +17,7 @@ from tiles.compiler.control import (
     steps_of,
 )
 from tiles.compiler.executable import Executable
-from tiles.compiler.steps import AbortStep, ErrorStep, StepRecord, StreamStep
+from tiles.compiler.steps import AbortStep, ErrorStep, ExecuteStep, StepRecord, StreamStep
 from tiles.compiler.wellformed import root_of
 from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.numerics.dtypes import is_float
@@ -171,6 +171,10 @@ def decided_by_floats(executable: Executable) -> bool:
     if not deciders:
         return False
     tainted = {name for name, v in executable.variables.items() if is_float(v.dtype)}
+    groups = (group for step in executable.steps if isinstance(step, ExecuteStep) for group in step.groups)
+    for group in groups:
+        if group.codelet.names_floats:  # whose values may be floats between integers that it reads and writes
+            tainted.update(root_of(executable, name) for name in group.results)
     while True:
         before = len(tainted)
         for read, written in (flow for step in executable.steps for flow in step.flows):

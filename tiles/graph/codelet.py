@@ -27,6 +27,7 @@ from tiles.files import JsonObject, is_dict, is_list, is_row, is_tuple
 from tiles.graph.arrangement import Arrangement
 from tiles.graph.cycles import Cycles, VertexCode, code_scratch_bytes, vertex_code_bytes
 from tiles.graph.domain import OpForm
+from tiles.numerics.dtypes import FLOATS
 from tiles.numerics.shared import Amount
 from tiles.target import Target
 
@@ -196,6 +197,11 @@ class Codelet:
     def stated_dtypes(self) -> tuple[str, ...]:
         """The dtypes of operands, the first ones on, that the parameters state, which their tile code is made for."""
         return ()
+
+    @property
+    def names_floats(self) -> bool:
+        """Whether the parameters name a type of floats: that of an operand, of a result, or of a value between them."""
+        return _names_floats([*self.to_data()["params"].values()])
 
     def misfit(self, form: OpForm, stages: Sequence[Codelet]) -> str:
         """Return what shows that a composite of this codelet cannot be made of the codelets of its body, or "".
@@ -422,6 +428,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     return value
+
+
+def _names_floats(value: Any) -> bool:
+    """Return whether plain data hold the name of a type of floats."""
+    if is_list(value):
+        return any(map(_names_floats, value))
+    return value in FLOATS if isinstance(value, str) else False
 
 
 def _tuples(value: Any) -> Any:

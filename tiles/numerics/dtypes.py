@@ -21,7 +21,9 @@ _SMALL_FLOATS = (
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e4m3b11fnuz"),
     *("float8_e4m3", "float8_e3m4", "float8_e8m0fnu"),
 )
-NAMES: tuple[str, ...] = _PLAIN + _FLOATS + _SMALL_FLOATS
+FLOATS: tuple[str, ...] = _FLOATS + _SMALL_FLOATS
+"""Every floating-point type that an array in a tile's memory can have."""
+NAMES: tuple[str, ...] = _PLAIN + FLOATS
 """Every element type that an array in a tile's memory can have."""
 
 

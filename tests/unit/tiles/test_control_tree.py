@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiles
+from tests.flow import assert_engines_agree, executable_of, optimized_module, run
 from tiles.compiler import control
 from tiles.compiler.control import decided_parts, functions_of, part_data, part_from, steps_of
 from tiles.compiler.control_flow import count_steps, decided_by_floats, loop_carried
@@ -145,6 +146,25 @@ def test_decisions_by_integers_need_no_replay(looping):
     g.program.add(RepeatWhileTrue(condition, predicate.name, body))
     g.outputs = [predicate.name]
     assert decided_by_floats(tiles.compile_graph(g))
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_decisions_by_floats_between_integers_are_seen(halves):
+    """The expression is one vertex, whose operand and result hold no float."""
+
+    def count(n):
+        def is_even(k):
+            return jnp.remainder(k.astype(jnp.float32), 2) == 0 if halves else k % 2 == 0
+
+        return jax.lax.fori_loop(
+            0, 5, lambda k, c: jax.lax.cond(is_even(k), lambda c: c + k * n, lambda c: c, c), n
+        )
+
+    module = optimized_module(count, [np.int32(1)])
+    executable = executable_of(module, tiles.Target.named("gc200").replace(num_tiles=4))
+    assert decided_by_floats(executable) == halves
+    assert_engines_agree(executable, module, [np.int32(1)])
+    assert run(executable, "literal", [np.int32(1)], "ring")[0] == count(np.int32(1))
 
 
 def test_decisions_are_recorded_and_repeated():
