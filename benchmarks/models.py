@@ -24,7 +24,7 @@ import numpy as np
 from absl import app, flags, logging
 
 from benchmarks.timing import machine, table, write_result
-from hlo_passes.passes import optimize
+from hlo_passes.passes import Serialize, default_pipeline, optimize
 from ipuxla import fitting
 from ipuxla.collection import collection_paused
 from ipuxla.frontend.importer import import_stablehlo
@@ -87,7 +87,8 @@ def compiled(made: Model, target: Target, clock: Clock) -> Executable:
 
 
 def _compiled(stablehlo: Any, target: Target, clock: Clock) -> Executable:
-    optimized = clock.run("HLO passes", optimize, clock.run("import", import_stablehlo, stablehlo))
+    passes = default_pipeline(Serialize(target.memory_bytes))
+    optimized = clock.run("HLO passes", optimize, clock.run("import", import_stablehlo, stablehlo), passes)
     lower, plan = clock.timed("lowering", fitting.lower_module), clock.timed("planning", fitting.planned)
     compile_ = clock.timed("graph compiler", fitting.compile_graph)
     with (

@@ -23,9 +23,10 @@ from hlo_passes.ir import (
 )
 from hlo_passes.ops import HostTransfer, Print, Stop
 from hlo_passes.passes import (
-    DEFAULT_PIPELINE,
     LegalizeComplex,
     ScatterReductions,
+    Serialize,
+    default_pipeline,
     has_complex,
     optimize,
     split_positions,
@@ -126,16 +127,20 @@ class Pipeline:
         """
         self._require_devices(options)
         passes, shared = options.passes, self.module.num_devices > 1
-        key = passes, options.system if shared else None
+        key = passes, options.system if shared else None, options.target.memory_bytes
         if key not in self._optimized:
             with self._naming_internal_errors(options), collection_paused():
-                chosen = passes
-                if passes is None and shared and options.system is not None:
-                    joins = joining(self.module, options.system)
-                    scatters = ScatterReductions(joins.max_bytes + 1)
-                    chosen = PassPipeline.parse(DEFAULT_PIPELINE).having(joins).having(scatters)
+                chosen = passes if passes is not None else self._pipeline(options)
                 self._optimized[key] = _without_complex(optimize(self.module, chosen), passes)
         return self._optimized[key]
+
+    def _pipeline(self, options: CompileOptions) -> PassPipeline:
+        """Return the default passes for a machine: what its memory and its links ask for."""
+        serialize = Serialize(options.target.memory_bytes)
+        if self.module.num_devices == 1 or options.system is None:
+            return default_pipeline(serialize)
+        joins = joining(self.module, options.system)
+        return default_pipeline(serialize, joins, ScatterReductions(joins.max_bytes + 1))
 
     def _require_devices(self, options: CompileOptions) -> None:
         """Raise InvalidOption unless the machine is one, or as many, as the program is written for."""

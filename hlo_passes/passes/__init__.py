@@ -32,6 +32,7 @@ from hlo_passes.passes.indexing import ParameterMap, Row, expression, expression
 from hlo_passes.passes.inline import Flatten, Inline, inline_where
 from hlo_passes.passes.join_collectives import JoinCollectives
 from hlo_passes.passes.join_rolls import JoinRolls
+from hlo_passes.passes.join_transposes import JoinTransposes
 from hlo_passes.passes.long_slices import LongSlices
 from hlo_passes.passes.masked_diagonals import MaskedDiagonals
 from hlo_passes.passes.multi_output import MultiOutputFusion
@@ -42,6 +43,7 @@ from hlo_passes.passes.pipeline import (
     PassTiming,
     Pipeline,
     PipelineRun,
+    default_pipeline,
     optimize,
     run_pipeline,
 )
@@ -56,6 +58,7 @@ from hlo_passes.passes.reshaped_windows import ReshapedWindows
 from hlo_passes.passes.scatter_reductions import ScatterReductions
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
+from hlo_passes.passes.serialize import Serialize
 from hlo_passes.passes.share_costly import ShareCostly
 from hlo_passes.passes.short_sorts import ShortSorts
 from hlo_passes.passes.sparse_sums import AddSparseSums
@@ -90,6 +93,7 @@ __all__ = [
     "InvalidPipeline",
     "JoinCollectives",
     "JoinRolls",
+    "JoinTransposes",
     "LegalizeComplex",
     "LiveRange",
     "LongSlices",
@@ -115,6 +119,7 @@ __all__ = [
     "Row",
     "ScatterReductions",
     "Schedule",
+    "Serialize",
     "ShareCostly",
     "ShortSorts",
     "Tabulate",
@@ -126,6 +131,7 @@ __all__ = [
     "WhileToRepeat",
     "Windows",
     "analyze",
+    "default_pipeline",
     "expression",
     "expressions",
     "find_pass",

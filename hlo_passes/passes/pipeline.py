@@ -19,10 +19,10 @@ from hlo_passes.passes.errors import BrokenPass, InvalidPipeline, NoFixpoint
 from hlo_passes.platforms import on_cpu
 
 DEFAULT_PIPELINE = (
-    "expand,inline,trim,dce,scatter-reductions,expand-fft,legalize-complex,narrow-products,dce,associative-scans,dce,recover-networks,precompute,powers,tabulate,"
+    "expand,inline,trim,dce,scatter-reductions,expand-fft,legalize-complex,narrow-products,dce,associative-scans,dce,join-transposes,recover-networks,precompute,powers,tabulate,"
     "regular-gathers,dce,share-costly,dce,rematerialize,dce,outline-repeats,"
     "fix(canonicalize,fold-constants,windows,while-to-repeat,hoist,cse,dce),quotients,reshaped-windows,masked-diagonals,batch-indices,fixed-indices,long-slices,fold-nan,add-sparse-sums,dce,"
-    "join-collectives,inline{max-ops=0,pointwise=true},dce,join-rolls,short-sorts,dce,take-apart,cse,dce,fuse,outline,"
+    "join-collectives,serialize,inline{max-ops=0,pointwise=true},dce,join-rolls,short-sorts,dce,take-apart,cse,dce,fuse,outline,"
     "inline{max-ops=0,pointwise=true,most-added=64},dce,fix(schedule,multi-output-fusion)"
 )
 """What ``optimize`` runs unless told otherwise; this text is its only home."""
@@ -70,6 +70,14 @@ class Pipeline:
     def having(self, changed: Pass) -> Pipeline:
         """Return the pipeline with a pass's options those of ``changed``, outside groups."""
         return Pipeline(tuple(changed if type(item) is type(changed) else item for item in self.items))
+
+
+def default_pipeline(*changed: Pass) -> Pipeline:
+    """Return what ``optimize`` runs unless told otherwise, with passes' options those of ``changed``."""
+    pipeline = Pipeline.parse(DEFAULT_PIPELINE)
+    for one in changed:
+        pipeline = pipeline.having(one)
+    return pipeline
 
 
 class PassTiming(NamedTuple):

@@ -305,6 +305,13 @@ def _is_read_in_place(tensors: Mapping[str, Tensor], group: Vertices, k: int) ->
     return layout is not None and is_resident(group.form, group.plan, k, layout)
 
 
+def _wide_parts(tensor: Tensor) -> list[int]:
+    """Return the extents of a tile's part along the axes of a tensor that have more than one element."""
+    assert tensor.layout is not None
+    parts = zip(tensor.layout.part_shape, tensor.shape, strict=True)
+    return [part for part, size in parts if size > 1]
+
+
 def _may_write_over(tensors: Mapping[str, Tensor], group: Vertices, k: int, name: str) -> bool:
     """Whether one of a group's results may be written over operand ``k``, which it reads in place.
 
@@ -315,7 +322,7 @@ def _may_write_over(tensors: Mapping[str, Tensor], group: Vertices, k: int, name
         return False
     if itemsize(operand.dtype) != itemsize(result.dtype) or operand.layout is None or result.layout is None:
         return False
-    if operand.layout.part_shape != result.layout.part_shape:
+    if _wide_parts(operand) != _wide_parts(result):
         return False
     if operand.layout.tile_mask != result.layout.tile_mask or not _is_read_in_place(tensors, group, k):
         return False

@@ -1,0 +1,264 @@
+"""Chains of operations that slices along an axis follow from each other in, and the bytes that values take at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hlo_passes.ir import Computation, Instruction, Value
+from hlo_passes.ops import (
+    BroadcastInDim,
+    Constant,
+    Iota,
+    Nonlinearity,
+    Pad,
+    Reduce,
+    Reshape,
+    RowFunction,
+    Slice,
+    Transpose,
+)
+from hlo_passes.ops.elementwise import Elementwise
+from hlo_passes.passes.slicing import UnknownSlice, axis_read, smaller
+
+_FUSED = (Elementwise, Nonlinearity, BroadcastInDim, Constant, Iota, Pad, Reshape, Slice, Transpose)
+"""Operations whose results need not be there where all that reads them is computed element by element, too."""
+
+
+def is_large(instruction: Instruction, least: int) -> bool:
+    """Whether one of an operation's results has at least so many bytes."""
+    return any(v.type.size_bytes >= least for v in instruction.results)
+
+
+def is_free(instruction: Instruction) -> bool:
+    """Whether an operation's result is no array in memory, or one that is made again wherever it is read."""
+    return isinstance(instruction.op, BroadcastInDim | Constant | Iota)
+
+
+def chain_from(
+    computation: Computation, users: Mapping[Value, list[int]], seed: Instruction, axis: int, least: int
+) -> dict[Instruction, int]:
+    """Return a set of operations by the axis of their results that slices cut, closed under what lies between two of them.
+
+    From the seed on all that makes or reads a large value is taken in, if slices follow from slices, and then what leads
+    from one of them to another.
+    """
+    axes: dict[Instruction, int] = {}
+    todo = [(seed, axis)]
+    while todo:
+        instruction, at = todo.pop()
+        if instruction in axes or instruction.has_effect or is_free(instruction):
+            continue
+        try:
+            reads = [axis_read(instruction, k, at) for k in range(len(instruction.operands))]
+            smaller(instruction, at, 1)
+        except UnknownSlice:
+            continue
+        axes[instruction] = at
+        for operand, read in zip(instruction.operands, reads, strict=True):
+            producer = computation.producers.get(operand)
+            if producer is not None and read is not None and is_large(producer, least):
+                todo.append((producer, read))
+        if is_large(instruction, least):
+            readers = dict.fromkeys(n for v in instruction.results for n in users[v])
+            for reader in (computation.instructions[n] for n in readers):
+                todo += [(reader, found) for found in _axes_reading(reader, instruction.results, at)]
+    _fill(computation, users, axes)
+    return _pruned(computation, _convex(computation, axes, seed), least)
+
+
+def _axes_reading(instruction: Instruction, values: Sequence[Value], axis: int) -> Iterator[int]:
+    """Yield the axes of an operation's results that read the axis of the values; the first is as good as any."""
+    if not instruction.results:
+        return
+    for found in range(instruction.results[0].type.rank):
+        try:
+            reads = {
+                axis_read(instruction, k, found) for k, v in enumerate(instruction.operands) if v in values
+            }
+        except UnknownSlice:
+            continue
+        if reads == {axis}:
+            yield found
+            return
+
+
+def _fill(computation: Computation, users: Mapping[Value, list[int]], axes: dict[Instruction, int]) -> None:
+    """Take in what lies between members, if what the members read of it says along which axis."""
+    behind: set[Value] = set()
+    for instruction in computation.instructions:
+        if instruction in axes or not behind.isdisjoint(instruction.operands):
+            behind.update(instruction.results)
+    for instruction in reversed(computation.instructions):
+        if instruction in axes or instruction.has_effect or is_free(instruction):
+            continue
+        if behind.isdisjoint(instruction.operands):
+            continue
+        wanted: set[int | None] = set()
+        for value in instruction.results:
+            for reader in (computation.instructions[n] for n in users[value]):
+                wanted |= set(_wanted(computation, users, reader, value, axes))
+        if len(wanted) != 1 or None in wanted:
+            continue
+        (axis,) = wanted
+        assert axis is not None
+        try:
+            for k in range(len(instruction.operands)):
+                axis_read(instruction, k, axis)
+            smaller(instruction, axis, 1)
+        except UnknownSlice:
+            continue
+        axes[instruction] = axis
+
+
+def _wanted(
+    computation: Computation,
+    users: Mapping[Value, list[int]],
+    reader: Instruction,
+    value: Value,
+    axes: Mapping[Instruction, int],
+) -> Iterator[int | None]:
+    """Yield the axes that members read of a value, those that read a broadcast of it included."""
+    if reader in axes:
+        ats = [axes[reader]]
+    elif isinstance(reader.op, BroadcastInDim):
+        again = (computation.instructions[n] for n in users[reader.result])
+        ats = [at for one in again for at in _wanted(computation, users, one, reader.result, axes)]
+    else:
+        return
+    for at in ats:
+        for k, operand in enumerate(reader.operands):
+            if operand == value:
+                yield None if at is None else axis_read(reader, k, at)
+
+
+def _convex(
+    computation: Computation, axes: Mapping[Instruction, int], seed: Instruction
+) -> dict[Instruction, int]:
+    """Return the members that nothing outside lies between, the seed among them, and whose operands are cut as they read them.
+
+    Members are counted by how often a path to them leaves the set and comes back; those that agree have nothing between them.
+    """
+    inside: dict[Value, int] = {}
+    left: dict[Value, int] = {}
+    found: dict[Instruction, int] = {}
+    for instruction in computation.instructions:
+        sources = list(_sources(computation, instruction))
+        level = max((left.get(v, 0) for v in sources), default=0)
+        beyond = max((left.get(v, 0) + (v in inside) for v in sources), default=0)
+        if is_free(instruction):  # inside where members read it, and outside where others do
+            left.update((v, level) for v in instruction.results if level)
+            continue
+        is_member = instruction in axes and all(
+            inside.get(value, axis) == axis
+            for value, axis in _sources_cut(computation, instruction, axes[instruction])
+        )
+        if is_member:
+            found[instruction] = level
+            inside.update((v, axes[instruction]) for v in instruction.results)
+        else:
+            level = beyond
+        left.update((v, level) for v in instruction.results if level)
+    return {i: axes[i] for i, level in found.items() if level == found.get(seed)}
+
+
+def _sources(computation: Computation, instruction: Instruction) -> Iterator[Value]:
+    """Yield what an operation reads, of broadcasts what they are of."""
+    for operand in instruction.operands:
+        producer = computation.producers.get(operand)
+        if producer is not None and isinstance(producer.op, BroadcastInDim):
+            yield from _sources(computation, producer)
+        else:
+            yield operand
+
+
+def _sources_cut(
+    computation: Computation, instruction: Instruction, axis: int | None
+) -> Iterator[tuple[Value, int | None]]:
+    """Yield the same with the axes along which slices cut it, None where it is read whole."""
+    for k, operand in enumerate(instruction.operands):
+        read = None if axis is None else axis_read(instruction, k, axis)
+        producer = computation.producers.get(operand)
+        if producer is not None and isinstance(producer.op, BroadcastInDim):
+            yield from _sources_cut(computation, producer, read)
+        else:
+            yield operand, read
+
+
+def _pruned(computation: Computation, axes: Mapping[Instruction, int], least: int) -> dict[Instruction, int]:
+    """Return the members that make or read a large value, and those between them."""
+    made = {v: i for i in axes for v in i.results}
+
+    def is_core(instruction: Instruction) -> bool:
+        read = (made[v] for v in instruction.operands if v in made)
+        return is_large(instruction, least) or any(is_large(i, least) for i in read)
+
+    after, before = set[Value](), set[Value]()
+    members = [i for i in computation.instructions if i in axes]
+    kept_after: set[Instruction] = set()
+    for instruction in members:
+        if is_core(instruction) or any(v in after for v in _sources(computation, instruction)):
+            after.update(instruction.results)
+            kept_after.add(instruction)
+    kept: set[Instruction] = set()
+    for instruction in reversed(members):
+        if is_core(instruction) or not before.isdisjoint(instruction.results):
+            before.update(_sources(computation, instruction))
+            if instruction in kept_after:
+                kept.add(instruction)
+    return {i: axes[i] for i in members if i in kept}
+
+
+def most_held(computation: Computation, counted: set[Value] | None = None) -> int:
+    """Return the most bytes that values take at once: all, or those that are counted.
+
+    What is computed element by element is no array where it is only read so, or folded: it is fused with what reads it. Else it
+    takes, as functions of rows do, the place of an operand as large that is read for the last time.
+    """
+    end = len(computation.instructions)
+    kept = {*computation.results}
+    for instruction in computation.instructions:
+        if not isinstance(instruction.op, (*_FUSED, Reduce)):
+            kept.update(instruction.operands)
+    last: dict[Value, int] = dict.fromkeys(computation.results, end)
+    for n, instruction in reversed([*enumerate(computation.instructions)]):
+        read = n
+        if isinstance(instruction.op, _FUSED):
+            read = max((last.get(v, n) for v in instruction.results if v not in kept), default=n)
+        for value in instruction.operands:
+            last[value] = max(last.get(value, 0), read)
+    leaving: dict[int, list[Value]] = {}
+    for value, n in last.items():
+        leaving.setdefault(n, []).append(value)
+    held = 0 if counted is not None else sum(v.type.size_bytes for v in computation.parameters)
+    most = held
+    sizes: dict[Value, int] = {}
+    for n, instruction in enumerate(computation.instructions):
+        is_fused = isinstance(instruction.op, _FUSED)
+        own = {
+            v: v.type.size_bytes
+            for v in instruction.results
+            if v in last and (v in kept or not is_fused) and (counted is None or v in counted)
+        }
+        made = sum(own.values())
+        beside = max((_inside(region) for region in instruction.regions), default=0) if counted is None else 0
+        ending = {v: sizes.pop(v) for v in leaving.get(n, ()) if v in sizes}
+        most = max(most, held + beside + made - _taken_over(instruction, made, list(ending.values())))
+        held += made - sum(ending.values())
+        sizes.update(own)
+    return most
+
+
+def _taken_over(instruction: Instruction, made: int, ending: list[int]) -> int:
+    """Return how many of the bytes that an operation makes may lie where operands lay that it reads for the last time."""
+    op = instruction.op
+    if op.is_control and not op.is_unit:
+        return min(made, sum(ending))
+    is_in_place = isinstance(op, (*_FUSED, RowFunction)) or op.replaces_elements
+    return made if is_in_place and made in ending else 0
+
+
+def _inside(region: Computation) -> int:
+    """Return the most bytes that a loop's or branch's values take beside those it is handed, in which updates lie."""
+    return most_held(
+        region, {v for i in region.instructions for v in i.results if not i.op.replaces_elements}
+    )

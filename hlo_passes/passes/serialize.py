@@ -1,0 +1,283 @@
+"""Chains of large values are computed slice by slice where all of them at once would crowd the memory.
+
+The scores of attention over 4,096 tokens and the distances from every point to every other are larger than what they are made
+of and what is made of them, and each row of them is made alone. Some rows at a time, in a loop, they need a part of the memory.
+PopART has the same for a batch and for matrix products ("serialized matmul").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hlo_passes.ir import Builder, Computation, Instruction, Op, TensorType, Value, value_names
+from hlo_passes.ops import (
+    Add,
+    BroadcastInDim,
+    Constant,
+    DynamicSlice,
+    DynamicUpdateSlice,
+    Multiply,
+    Repeat,
+)
+from hlo_passes.passes.base import LocalPass, map_control_regions
+from hlo_passes.passes.boxes import rule_of
+from hlo_passes.passes.chains import chain_from, is_free, is_large, most_held
+from hlo_passes.passes.slicing import UnknownSlice, axis_read, sliced_type, smaller
+from hlo_passes.passes.structure import FreshNames, users_of
+
+MOST_HELD = 0.6
+"""Share of the memory that a computation's values may take at once before any are computed in slices."""
+LEAST_GAIN = 0.1
+"""Share of it that slices leave free at least: less is not worth their loop."""
+SLICE = 0.08
+"""Share of it that the values inside a slice take at most."""
+LARGE = 1 / 64
+"""Share of it from which on a value is large: chains consist of operations that make or read such."""
+_MOST_CHAINS = 8
+_MOST_SEEDS = 12
+_INDEX = TensorType((), "i32")
+
+
+@dataclass(frozen=True)
+class Serialize(LocalPass):
+    """Compute chains of large values in slices along an axis that all of them keep, in a loop.
+
+    A chain is what lies between values that are small and values that are small again: products, elementwise functions,
+    functions of rows, folds and sorts along other axes. Where the slices do not divide the axis, the last one begins earlier.
+
+    Args:
+      memory: bytes of the machine that the program is for; with 0 nothing changes.
+    """
+
+    name: ClassVar[str] = "serialize"
+    memory: int = 0
+
+    def change(self, computation: Computation) -> Computation:
+        """Return the computation with loops over slices; itself when its values leave room or no chain is found."""
+        if not self.memory or self._largest(computation) < self.memory * LARGE:
+            return computation
+        for _ in range(_MOST_CHAINS):
+            held = most_held(computation)
+            if held <= self.memory * MOST_HELD:
+                break
+            # of those that leave room the first: along batches and heads operands are cut, too
+            enough = int(self.memory * MOST_HELD)
+            found = min(self._in_slices(computation), key=lambda c: max(enough, most_held(c)), default=None)
+            if found is None or most_held(found) > held - self.memory * LEAST_GAIN:
+                break
+            computation = found
+        instructions = tuple(map_control_regions(i, self.change) for i in computation.instructions)
+        if any(new is not old for new, old in zip(instructions, computation.instructions, strict=True)):
+            computation = dataclasses.replace(computation, instructions=instructions)
+        return computation
+
+    def _largest(self, computation: Computation) -> int:
+        """Return the bytes of the largest value that instructions make, those of loops and branches included."""
+        return max((v.type.size_bytes for i in computation.walk() for v in i.results), default=0)
+
+    def _in_slices(self, computation: Computation) -> Iterator[Computation]:
+        """Yield the computation with each of its chains in slices."""
+        least = int(self.memory * LARGE)
+        users = users_of(computation)
+        made = [i for i in computation.instructions if is_large(i, least) and not is_free(i)]
+        made.sort(key=lambda i: -max(v.type.size_bytes for v in i.results))
+        tried: set[tuple[Value, int]] = set()
+        for seed in made[:_MOST_SEEDS]:
+            for axis, size in enumerate(seed.results[0].type.shape):
+                if size > 1 and (seed.results[0], axis) not in tried:
+                    chain = _Chain(computation, users, chain_from(computation, users, seed, axis, least))
+                    tried |= {(i.results[0], a) for i, a in chain.axes.items()}
+                    if chain.inside >= self.memory * LEAST_GAIN:
+                        yield chain.in_slices(math.ceil(chain.inside / (self.memory * SLICE)))
+
+
+class _Chain:
+    """Operations of a computation that are computed in slices, by the axis of their results that these cut.
+
+    Attributes:
+      axes: the operations, in order.
+      inside: most bytes that those of their results take at once that nothing else reads.
+    """
+
+    def __init__(
+        self, computation: Computation, users: Mapping[Value, list[int]], axes: Mapping[Instruction, int]
+    ) -> None:
+        self._computation, self._users, self.axes = computation, users, axes
+        made = {v for i in axes for v in i.results}
+        read = set(computation.results)
+        for instruction in computation.instructions:
+            if instruction not in axes and not self._is_inside(instruction):
+                read.update(instruction.operands)
+        self._left = [v for i in axes for v in i.results if v in read]
+        self.inside = most_held(computation, made - read)
+
+    def _is_inside(self, instruction: Instruction) -> bool:
+        """Whether it is a broadcast that members alone read, which is made where they are."""
+        if not isinstance(instruction.op, BroadcastInDim) or instruction.result in self._computation.results:
+            return False
+        readers = (self._computation.instructions[n] for n in self._users[instruction.result])
+        return all(reader in self.axes or self._is_inside(reader) for reader in readers)
+
+    @property
+    def _size(self) -> int:
+        """Elements of the axis that is cut."""
+        instruction, axis = next(iter(self.axes.items()))
+        return instruction.results[0].type.shape[axis]
+
+    def in_slices(self, count: int) -> Computation:
+        """Return the computation with a loop over at least ``count`` slices in the place of the chain."""
+        each = max(1, self._size // max(2, count))
+        computation = self._computation
+        last = list(self.axes)[-1]
+        inputs, body = self._body(each)
+        names = FreshNames(value_names(computation))
+        instructions: list[Instruction] = []
+
+        def emit(op: Op, *operands: Value, regions: Sequence[Computation] = ()) -> tuple[Value, ...]:
+            types = op.infer(*(v.type for v in operands), regions=regions)
+            results = tuple(Value(names.new(), type_) for type_ in types)
+            instructions.append(Instruction(op, operands, results, tuple(regions), last.location))
+            return results
+
+        late: list[Instruction] = []
+        waiting, gone = set(self._left), {v for i in self.axes for v in i.results} - set(self._left)
+        position = computation.instructions.index(last)
+        for instruction in computation.instructions[: position + 1]:
+            if instruction in self.axes:
+                continue
+            if not gone.isdisjoint(instruction.operands):  # a broadcast that members read
+                gone.update(instruction.results)
+            elif waiting.isdisjoint(instruction.operands):
+                instructions.append(instruction)
+            else:
+                late.append(instruction)
+                waiting.update(instruction.results)
+        zero = emit(Constant.splat(np.int32(0), _INDEX))
+        starts = [emit(Constant.splat(np.zeros((), v.type.np_dtype), v.type))[0] for v in self._left]
+        loop = Repeat(math.ceil(self._size / each), len(inputs))
+        results = emit(loop, *zero, *starts, *inputs, regions=(body,))
+        placed = dict(zip(self._left, results[1:], strict=True))
+        for instruction in (*late, *computation.instructions[position + 1 :]):
+            if not placed.keys().isdisjoint(instruction.operands):
+                operands = tuple(placed.get(v, v) for v in instruction.operands)
+                instruction = dataclasses.replace(instruction, operands=operands)
+            instructions.append(instruction)
+        return Computation(
+            computation.name,
+            computation.parameters,
+            tuple(instructions),
+            tuple(placed.get(v, v) for v in computation.results),
+        )
+
+    def _body(self, each: int) -> tuple[list[Value], Computation]:
+        """Return what the loop reads, and its body: number of the slice, results so far, what is read."""
+        return _Body(self._computation, self.axes, self._left, each).built()
+
+
+class _Body:
+    """The body of a loop over slices, being built."""
+
+    def __init__(
+        self, computation: Computation, axes: Mapping[Instruction, int], left: Sequence[Value], each: int
+    ) -> None:
+        self._computation, self._axes, self._left, self._each = computation, axes, left, each
+        self._builder = Builder("slice")
+        self._builder.location = [*axes][-1].location
+        self._inside: dict[Value, Value] = {}
+        self._known: dict[tuple[Value, int | None], Value] = {}
+        self._inputs: dict[Value, Value] = {}
+
+    def built(self) -> tuple[list[Value], Computation]:
+        """Return what it reads beside the number and the results, and the computation."""
+        number = self._builder.parameter(_INDEX)
+        results = [self._builder.parameter(v.type) for v in self._left]
+        for value in self._outer():
+            self._inputs[value] = self._builder.parameter(value.type)
+        (each,) = self._builder.emit(Constant.splat(np.int32(self._each), _INDEX))
+        (self._start,) = self._builder.emit(Multiply(), number, each)
+        (self._zero,) = self._builder.emit(Constant.splat(np.int32(0), _INDEX))
+        for instruction, axis in self._axes.items():
+            op, regions = smaller(instruction, axis, self._each)
+            operands = tuple(
+                self._value(v, axis_read(instruction, k, axis)) for k, v in enumerate(instruction.operands)
+            )
+            made = self._builder.clone(dataclasses.replace(instruction, op=op, regions=regions), operands)
+            self._inside.update(zip(instruction.results, made, strict=True))
+        axis_of = {v: axis for i, axis in self._axes.items() for v in i.results}
+        updated = [
+            self._builder.emit(DynamicUpdateSlice(), held, self._inside[v], *self._offsets(v, axis_of[v]))[0]
+            for v, held in zip(self._left, results, strict=True)
+        ]
+        (one,) = self._builder.emit(Constant.splat(np.int32(1), _INDEX))
+        (after,) = self._builder.emit(Add(), number, one)
+        return list(self._inputs), self._builder.build(after, *updated)
+
+    def _outer(self) -> dict[Value, None]:
+        """Return what the members read from outside, in order; constants and what is broadcast is made inside."""
+        found: dict[Value, None] = {}
+        made = {v for i in self._axes for v in i.results}
+
+        def look(value: Value, axis: int | None) -> None:
+            producer = self._computation.producers.get(value)
+            if value in made:
+                return
+            if producer is not None and _is_remade(producer, axis):
+                for k, operand in enumerate(producer.operands):
+                    look(operand, None if axis is None else axis_read(producer, k, axis))
+            else:
+                found[value] = None
+
+        for instruction, axis in self._axes.items():
+            for k, operand in enumerate(instruction.operands):
+                look(operand, axis_read(instruction, k, axis))
+        return found
+
+    def _offsets(self, value: Value, axis: int) -> list[Value]:
+        return [self._start if d == axis else self._zero for d in range(value.type.rank)]
+
+    def _value(self, value: Value, axis: int | None) -> Value:
+        """Return a value, or the slice of it along an axis, inside the body."""
+        if value in self._inside:
+            return self._inside[value]
+        if (value, axis) not in self._known:
+            producer = self._computation.producers.get(value)
+            if producer is not None and _is_remade(producer, axis):
+                op = producer.op if axis is None else smaller(producer, axis, self._each)[0]
+                operands = tuple(
+                    self._value(v, None if axis is None else axis_read(producer, k, axis))
+                    for k, v in enumerate(producer.operands)
+                )
+                (made,) = self._builder.clone(dataclasses.replace(producer, op=op), operands)
+            elif axis is None:
+                made = self._inputs[value]
+            else:
+                type_ = sliced_type(value.type, axis, self._each)
+                (made,) = self._builder.emit(
+                    DynamicSlice(type_.shape), self._inputs[value], *self._offsets(value, axis)
+                )
+            self._known[value, axis] = made
+        return self._known[value, axis]
+
+
+def _is_remade(instruction: Instruction, axis: int | None) -> bool:
+    """Whether a value is made again inside a loop, cut along an axis or whole, instead of handed in."""
+    if not is_free(instruction):
+        return False
+    if isinstance(instruction.op, Constant) and not instruction.op.is_splat:
+        return False
+    if axis is None:
+        return True
+    try:
+        for k in range(len(instruction.operands)):
+            axis_read(instruction, k, axis)
+        smaller(instruction, axis, 1)
+    except UnknownSlice:
+        return False
+    rule = rule_of(instruction)
+    return rule is not None and axis in rule.cut(instruction)
