@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from hlo_passes.ir import Computation, Instruction, Value
 from hlo_passes.ops import (
@@ -34,10 +35,23 @@ def is_free(instruction: Instruction) -> bool:
     return isinstance(instruction.op, BroadcastInDim | Constant | Iota)
 
 
+class Chain(NamedTuple):
+    """Operations by the axis of their results that slices cut.
+
+    Attributes:
+      members: closed under what lies between two of them.
+      again: what the large values come from that members read and that are not made by members: operations before those, which
+        slices can compute again.
+    """
+
+    members: dict[Instruction, int]
+    again: dict[Instruction, int]
+
+
 def chain_from(
     computation: Computation, users: Mapping[Value, list[int]], seed: Instruction, axis: int, least: int
-) -> dict[Instruction, int]:
-    """Return a set of operations by the axis of their results that slices cut, closed under what lies between two of them.
+) -> Chain:
+    """Return the chain of a seed.
 
     From the seed on all that makes or reads a large value is taken in, if slices follow from slices, and then what leads
     from one of them to another.
@@ -49,13 +63,13 @@ def chain_from(
         if instruction in axes or instruction.has_effect or is_free(instruction):
             continue
         try:
-            reads = [axis_read(instruction, k, at) for k in range(len(instruction.operands))]
+            reads = list(_sources_cut(computation, instruction, at))
             smaller(instruction, at, 1)
         except UnknownSlice:
             continue
         axes[instruction] = at
-        for operand, read in zip(instruction.operands, reads, strict=True):
-            producer = computation.producers.get(operand)
+        for value, read in reads:
+            producer = computation.producers.get(value)
             if producer is not None and read is not None and is_large(producer, least):
                 todo.append((producer, read))
         if is_large(instruction, least):
@@ -63,7 +77,29 @@ def chain_from(
             for reader in (computation.instructions[n] for n in readers):
                 todo += [(reader, found) for found in _axes_reading(reader, instruction.results, at)]
     _fill(computation, users, axes)
-    return _pruned(computation, _convex(computation, axes, seed), least)
+    levels = _levels(computation, axes)
+    found = {i: axes[i] for i, level in levels.items() if level == levels.get(seed)}
+    members = _pruned(computation, found, axes, least)
+    before = {i: axes[i] for i, level in levels.items() if level < levels.get(seed, 0)}
+    return Chain(members, _again(computation, members, before, least))
+
+
+def _again(
+    computation: Computation,
+    members: Mapping[Instruction, int],
+    before: Mapping[Instruction, int],
+    least: int,
+) -> dict[Instruction, int]:
+    """Return the operations before a chain that its large operands come from."""
+    found: set[Instruction] = set()
+    for instruction in reversed(computation.instructions):
+        if instruction in members or instruction in found:
+            axis = members.get(instruction, before.get(instruction))
+            for value, read in _sources_cut(computation, instruction, axis):
+                producer = computation.producers.get(value)
+                if producer is not None and before.get(producer) == read and is_large(producer, least):
+                    found.add(producer)
+    return {i: axis for i, axis in before.items() if i in found}
 
 
 def _axes_reading(instruction: Instruction, values: Sequence[Value], axis: int) -> Iterator[int]:
@@ -131,12 +167,10 @@ def _wanted(
                 yield None if at is None else axis_read(reader, k, at)
 
 
-def _convex(
-    computation: Computation, axes: Mapping[Instruction, int], seed: Instruction
-) -> dict[Instruction, int]:
-    """Return the members that nothing outside lies between, the seed among them, and whose operands are cut as they read them.
+def _levels(computation: Computation, axes: Mapping[Instruction, int]) -> dict[Instruction, int]:
+    """Return how often a path to each member leaves the set and comes back: members that agree have nothing between them.
 
-    Members are counted by how often a path to them leaves the set and comes back; those that agree have nothing between them.
+    A member that does not read what others make as they cut it is none.
     """
     inside: dict[Value, int] = {}
     left: dict[Value, int] = {}
@@ -158,7 +192,7 @@ def _convex(
         else:
             level = beyond
         left.update((v, level) for v in instruction.results if level)
-    return {i: axes[i] for i, level in found.items() if level == found.get(seed)}
+    return found
 
 
 def _sources(computation: Computation, instruction: Instruction) -> Iterator[Value]:
@@ -184,13 +218,14 @@ def _sources_cut(
             yield operand, read
 
 
-def _pruned(computation: Computation, axes: Mapping[Instruction, int], least: int) -> dict[Instruction, int]:
-    """Return the members that make or read a large value, and those between them."""
-    made = {v: i for i in axes for v in i.results}
+def _pruned(
+    computation: Computation, axes: Mapping[Instruction, int], others: Mapping[Instruction, int], least: int
+) -> dict[Instruction, int]:
+    """Return the members that make a large value or read one that they or others make, and those between them."""
+    large = {v for i in others if is_large(i, least) for v in i.results}
 
     def is_core(instruction: Instruction) -> bool:
-        read = (made[v] for v in instruction.operands if v in made)
-        return is_large(instruction, least) or any(is_large(i, least) for i in read)
+        return is_large(instruction, least) or not large.isdisjoint(instruction.operands)
 
     after, before = set[Value](), set[Value]()
     members = [i for i in computation.instructions if i in axes]
@@ -208,8 +243,15 @@ def _pruned(computation: Computation, axes: Mapping[Instruction, int], least: in
     return {i: axes[i] for i in members if i in kept}
 
 
-def most_held(computation: Computation, counted: set[Value] | None = None) -> int:
-    """Return the most bytes that values take at once: all, or those that are counted.
+class Held(NamedTuple):
+    """The most bytes that values take at once, and which results of instructions are among them then."""
+
+    size_bytes: int
+    values: tuple[Value, ...]
+
+
+def most_held(computation: Computation, counted: set[Value] | None = None) -> Held:
+    """Return the most that values take at once: all, or those that are counted.
 
     What is computed element by element is no array where it is only read so, or folded: it is fused with what reads it. Else it
     takes, as functions of rows do, the place of an operand as large that is read for the last time.
@@ -230,7 +272,7 @@ def most_held(computation: Computation, counted: set[Value] | None = None) -> in
     for value, n in last.items():
         leaving.setdefault(n, []).append(value)
     held = 0 if counted is not None else sum(v.type.size_bytes for v in computation.parameters)
-    most = held
+    most = Held(held, ())
     sizes: dict[Value, int] = {}
     for n, instruction in enumerate(computation.instructions):
         is_fused = isinstance(instruction.op, _FUSED)
@@ -242,7 +284,9 @@ def most_held(computation: Computation, counted: set[Value] | None = None) -> in
         made = sum(own.values())
         beside = max((_inside(region) for region in instruction.regions), default=0) if counted is None else 0
         ending = {v: sizes.pop(v) for v in leaving.get(n, ()) if v in sizes}
-        most = max(most, held + beside + made - _taken_over(instruction, made, list(ending.values())))
+        now = held + beside + made - _taken_over(instruction, made, list(ending.values()))
+        if now > most.size_bytes:
+            most = Held(now, (*sizes, *ending, *own))
         held += made - sum(ending.values())
         sizes.update(own)
     return most
@@ -259,6 +303,5 @@ def _taken_over(instruction: Instruction, made: int, ending: list[int]) -> int:
 
 def _inside(region: Computation) -> int:
     """Return the most bytes that a loop's or branch's values take beside those it is handed, in which updates lie."""
-    return most_held(
-        region, {v for i in region.instructions for v in i.results if not i.op.replaces_elements}
-    )
+    counted = {v for i in region.instructions for v in i.results if not i.op.replaces_elements}
+    return most_held(region, counted).size_bytes

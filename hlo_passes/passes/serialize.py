@@ -20,14 +20,17 @@ from hlo_passes.ops import (
     Add,
     BroadcastInDim,
     Constant,
+    Convert,
     DynamicSlice,
     DynamicUpdateSlice,
+    Iota,
+    Minimum,
     Multiply,
     Repeat,
 )
 from hlo_passes.passes.base import LocalPass, map_control_regions
 from hlo_passes.passes.boxes import rule_of
-from hlo_passes.passes.chains import chain_from, is_free, is_large, most_held
+from hlo_passes.passes.chains import Chain, Held, chain_from, is_free, is_large, most_held
 from hlo_passes.passes.slicing import UnknownSlice, axis_read, sliced_type, smaller
 from hlo_passes.passes.structure import FreshNames, users_of
 
@@ -39,8 +42,6 @@ SLICE = 0.08
 """Share of it that the values inside a slice take at most."""
 LARGE = 1 / 64
 """Share of it from which on a value is large: chains consist of operations that make or read such."""
-_MOST_CHAINS = 8
-_MOST_SEEDS = 12
 _INDEX = TensorType((), "i32")
 
 
@@ -62,16 +63,14 @@ class Serialize(LocalPass):
         """Return the computation with loops over slices; itself when its values leave room or no chain is found."""
         if not self.memory or self._largest(computation) < self.memory * LARGE:
             return computation
-        for _ in range(_MOST_CHAINS):
-            held = most_held(computation)
-            if held <= self.memory * MOST_HELD:
+        held = most_held(computation)
+        rejected: set[tuple[Value, int]] = set()
+        while held.size_bytes > self.memory * MOST_HELD:
+            found = self._best(computation, held, rejected)
+            if found is None:
                 break
-            # of those that leave room the first: along batches and heads operands are cut, too
-            enough = int(self.memory * MOST_HELD)
-            found = min(self._in_slices(computation), key=lambda c: max(enough, most_held(c)), default=None)
-            if found is None or most_held(found) > held - self.memory * LEAST_GAIN:
-                break
-            computation = found
+            computation, held = found.result, found.held
+            rejected -= {(v, axis) for v in found.touched for axis in range(v.type.rank)}
         instructions = tuple(map_control_regions(i, self.change) for i in computation.instructions)
         if any(new is not old for new, old in zip(instructions, computation.instructions, strict=True)):
             computation = dataclasses.replace(computation, instructions=instructions)
@@ -81,60 +80,106 @@ class Serialize(LocalPass):
         """Return the bytes of the largest value that instructions make, those of loops and branches included."""
         return max((v.type.size_bytes for i in computation.walk() for v in i.results), default=0)
 
-    def _in_slices(self, computation: Computation) -> Iterator[Computation]:
-        """Yield the computation with each of its chains in slices."""
+    def _best(self, computation: Computation, held: Held, rejected: set[tuple[Value, int]]) -> _Slices | None:
+        """Return the chain in slices that leaves most room: among those of what is held at most, else among all."""
+        least = int(self.memory * LARGE)
+        others = [v for i in computation.instructions if is_large(i, least) for v in i.results]
+        for values in (held.values, others):
+            ways = list(self._ways(computation, values, rejected))
+            found = min(ways, key=self._order, default=None)
+            if found is not None and found.held.size_bytes <= held.size_bytes - self.memory * LEAST_GAIN:
+                return found
+        return None
+
+    def _order(self, way: _Slices) -> tuple[int, bool]:
+        """Order ways: by what is held, of those that leave room the first that computes nothing again.
+
+        The first: along batches and heads operands are cut, too. Where more chains will have to follow, those that read large values
+        come last: nothing they read could be let go.
+        """
+        enough, size = int(self.memory * MOST_HELD), way.held.size_bytes
+        return max(enough, size), way.repeats == (size <= enough)
+
+    def _ways(
+        self, computation: Computation, values: Sequence[Value], rejected: set[tuple[Value, int]]
+    ) -> Iterator[_Slices]:
+        """Yield in slices the chains that values are among, if what they leave is small; note which are not."""
         least = int(self.memory * LARGE)
         users = users_of(computation)
-        made = [i for i in computation.instructions if is_large(i, least) and not is_free(i)]
-        made.sort(key=lambda i: -max(v.type.size_bytes for v in i.results))
+        made = dict.fromkeys(computation.producers[v] for v in values)
         tried: set[tuple[Value, int]] = set()
-        for seed in made[:_MOST_SEEDS]:
+        for seed in (i for i in made if is_large(i, least) and not is_free(i)):
             for axis, size in enumerate(seed.results[0].type.shape):
-                if size > 1 and (seed.results[0], axis) not in tried:
-                    chain = _Chain(computation, users, chain_from(computation, users, seed, axis, least))
-                    tried |= {(i.results[0], a) for i, a in chain.axes.items()}
-                    if chain.inside >= self.memory * LEAST_GAIN:
-                        yield chain.in_slices(math.ceil(chain.inside / (self.memory * SLICE)))
+                if size == 1 or (seed.results[0], axis) in tried | rejected:
+                    continue
+                chain = chain_from(computation, users, seed, axis, least)
+                alike = {(i.results[0], a) for i, a in chain.members.items()} | {(seed.results[0], axis)}
+                tried |= alike
+                ways = [_Slices(computation, users, Chain(chain.members, {}))]
+                ways += [_Slices(computation, users, chain)] if chain.again else []
+                worth_it = [way for way in ways if self._is_worth_it(way)]
+                if not worth_it:
+                    rejected |= alike
+                for way in worth_it:
+                    way.cut(math.ceil(way.inside / (self.memory * SLICE)))
+                    yield way
+
+    def _is_worth_it(self, way: _Slices) -> bool:
+        return way.inside >= max(self.memory * LEAST_GAIN, 2 * way.left_bytes)
 
 
-class _Chain:
-    """Operations of a computation that are computed in slices, by the axis of their results that these cut.
+class _Slices:
+    """A chain that is computed in slices.
 
     Attributes:
-      axes: the operations, in order.
-      inside: most bytes that those of their results take at once that nothing else reads.
+      inside: most bytes that those of its values take at once that nothing else reads, and those that slices compute again.
+      left_bytes: of its values that others read.
+      repeats: whether slices compute anything again.
+      touched: values that it makes or reads.
+      result: the computation with a loop in its place, once it is cut.
+      held: the most that it takes.
     """
 
-    def __init__(
-        self, computation: Computation, users: Mapping[Value, list[int]], axes: Mapping[Instruction, int]
-    ) -> None:
-        self._computation, self._users, self.axes = computation, users, axes
-        made = {v for i in axes for v in i.results}
+    result: Computation
+    held: Held
+
+    def __init__(self, computation: Computation, users: Mapping[Value, list[int]], chain: Chain) -> None:
+        self._computation, self._users, self._chain = computation, users, chain
+        made = {v for i in chain.members for v in i.results}
         read = set(computation.results)
         for instruction in computation.instructions:
-            if instruction not in axes and not self._is_inside(instruction):
+            if instruction not in chain.members and not self._is_inside(instruction):
                 read.update(instruction.operands)
-        self._left = [v for i in axes for v in i.results if v in read]
-        self.inside = most_held(computation, made - read)
+        self._left = [v for i in chain.members for v in i.results if v in read]
+        self.left_bytes = sum(v.type.size_bytes for v in self._left)
+        repeated = {v for i in chain.again for v in i.results}
+        self.repeats = bool(repeated)
+        self.touched = made | repeated | {v for i in chain.members for v in i.operands}
+        self.inside = most_held(computation, (made - read) | repeated).size_bytes
+
+    def cut(self, count: int) -> None:
+        """Put a loop over at least ``count`` slices in the place of the chain."""
+        self.result = self._loop(count)
+        self.held = most_held(self.result)
 
     def _is_inside(self, instruction: Instruction) -> bool:
         """Whether it is a broadcast that members alone read, which is made where they are."""
         if not isinstance(instruction.op, BroadcastInDim) or instruction.result in self._computation.results:
             return False
         readers = (self._computation.instructions[n] for n in self._users[instruction.result])
-        return all(reader in self.axes or self._is_inside(reader) for reader in readers)
+        return all(reader in self._chain.members or self._is_inside(reader) for reader in readers)
 
     @property
     def _size(self) -> int:
         """Elements of the axis that is cut."""
-        instruction, axis = next(iter(self.axes.items()))
+        instruction, axis = next(iter(self._chain.members.items()))
         return instruction.results[0].type.shape[axis]
 
-    def in_slices(self, count: int) -> Computation:
+    def _loop(self, count: int) -> Computation:
         """Return the computation with a loop over at least ``count`` slices in the place of the chain."""
         each = max(1, self._size // max(2, count))
         computation = self._computation
-        last = list(self.axes)[-1]
+        last = list(self._chain.members)[-1]
         inputs, body = self._body(each)
         names = FreshNames(value_names(computation))
         instructions: list[Instruction] = []
@@ -146,10 +191,11 @@ class _Chain:
             return results
 
         late: list[Instruction] = []
-        waiting, gone = set(self._left), {v for i in self.axes for v in i.results} - set(self._left)
+        waiting = set(self._left)
+        gone = {v for i in self._chain.members for v in i.results} - waiting
         position = computation.instructions.index(last)
         for instruction in computation.instructions[: position + 1]:
-            if instruction in self.axes:
+            if instruction in self._chain.members:
                 continue
             if not gone.isdisjoint(instruction.operands):  # a broadcast that members read
                 gone.update(instruction.results)
@@ -160,8 +206,8 @@ class _Chain:
                 waiting.update(instruction.results)
         zero = emit(Constant.splat(np.int32(0), _INDEX))
         starts = [emit(Constant.splat(np.zeros((), v.type.np_dtype), v.type))[0] for v in self._left]
-        loop = Repeat(math.ceil(self._size / each), len(inputs))
-        results = emit(loop, *zero, *starts, *inputs, regions=(body,))
+        repeat = Repeat(math.ceil(self._size / each), len(inputs))
+        results = emit(repeat, *zero, *starts, *inputs, regions=(body,))
         placed = dict(zip(self._left, results[1:], strict=True))
         for instruction in (*late, *computation.instructions[position + 1 :]):
             if not placed.keys().isdisjoint(instruction.operands):
@@ -177,7 +223,9 @@ class _Chain:
 
     def _body(self, each: int) -> tuple[list[Value], Computation]:
         """Return what the loop reads, and its body: number of the slice, results so far, what is read."""
-        return _Body(self._computation, self.axes, self._left, each).built()
+        axes = self._chain.members | self._chain.again
+        ordered = {i: axes[i] for i in self._computation.instructions if i in axes}
+        return _Body(self._computation, ordered, self._left, each).built()
 
 
 class _Body:
@@ -189,7 +237,9 @@ class _Body:
         self._computation, self._axes, self._left, self._each = computation, axes, left, each
         self._builder = Builder("slice")
         self._builder.location = [*axes][-1].location
-        self._inside: dict[Value, Value] = {}
+        instruction, axis = next(iter(axes.items()))
+        self._size = instruction.results[0].type.shape[axis]
+        self._axis_of = {v: axis for i, axis in axes.items() for v in i.results}
         self._known: dict[tuple[Value, int | None], Value] = {}
         self._inputs: dict[Value, Value] = {}
 
@@ -200,7 +250,9 @@ class _Body:
         for value in self._outer():
             self._inputs[value] = self._builder.parameter(value.type)
         (each,) = self._builder.emit(Constant.splat(np.int32(self._each), _INDEX))
-        (self._start,) = self._builder.emit(Multiply(), number, each)
+        (begin,) = self._builder.emit(Multiply(), number, each)
+        (latest,) = self._builder.emit(Constant.splat(np.int32(self._size - self._each), _INDEX))
+        (self._start,) = self._builder.emit(Minimum(), begin, latest)
         (self._zero,) = self._builder.emit(Constant.splat(np.int32(0), _INDEX))
         for instruction, axis in self._axes.items():
             op, regions = smaller(instruction, axis, self._each)
@@ -208,12 +260,12 @@ class _Body:
                 self._value(v, axis_read(instruction, k, axis)) for k, v in enumerate(instruction.operands)
             )
             made = self._builder.clone(dataclasses.replace(instruction, op=op, regions=regions), operands)
-            self._inside.update(zip(instruction.results, made, strict=True))
-        axis_of = {v: axis for i, axis in self._axes.items() for v in i.results}
-        updated = [
-            self._builder.emit(DynamicUpdateSlice(), held, self._inside[v], *self._offsets(v, axis_of[v]))[0]
-            for v, held in zip(self._left, results, strict=True)
-        ]
+            self._known.update(zip([(v, axis) for v in instruction.results], made, strict=True))
+        updated: list[Value] = []
+        for value, held in zip(self._left, results, strict=True):
+            axis = self._axis_of[value]
+            made = self._known[value, axis]
+            updated += self._builder.emit(DynamicUpdateSlice(), held, made, *self._offsets(value, axis))
         (one,) = self._builder.emit(Constant.splat(np.int32(1), _INDEX))
         (after,) = self._builder.emit(Add(), number, one)
         return list(self._inputs), self._builder.build(after, *updated)
@@ -221,11 +273,10 @@ class _Body:
     def _outer(self) -> dict[Value, None]:
         """Return what the members read from outside, in order; constants and what is broadcast is made inside."""
         found: dict[Value, None] = {}
-        made = {v for i in self._axes for v in i.results}
 
         def look(value: Value, axis: int | None) -> None:
             producer = self._computation.producers.get(value)
-            if value in made:
+            if axis is not None and self._axis_of.get(value) == axis:
                 return
             if producer is not None and _is_remade(producer, axis):
                 for k, operand in enumerate(producer.operands):
@@ -243,17 +294,17 @@ class _Body:
 
     def _value(self, value: Value, axis: int | None) -> Value:
         """Return a value, or the slice of it along an axis, inside the body."""
-        if value in self._inside:
-            return self._inside[value]
         if (value, axis) not in self._known:
             producer = self._computation.producers.get(value)
             if producer is not None and _is_remade(producer, axis):
-                op = producer.op if axis is None else smaller(producer, axis, self._each)[0]
+                op = producer.op if axis is None else _made_smaller(producer, axis, self._each)
                 operands = tuple(
                     self._value(v, None if axis is None else axis_read(producer, k, axis))
                     for k, v in enumerate(producer.operands)
                 )
                 (made,) = self._builder.clone(dataclasses.replace(producer, op=op), operands)
+                if isinstance(producer.op, Iota) and producer.op.dimension == axis:
+                    made = self._counted_from_start(made)
             elif axis is None:
                 made = self._inputs[value]
             else:
@@ -264,6 +315,18 @@ class _Body:
             self._known[value, axis] = made
         return self._known[value, axis]
 
+    def _counted_from_start(self, counts: Value) -> Value:
+        """Return 0, 1, 2, ... along an axis, counted from where the slice begins."""
+        (start,) = self._builder.emit(Convert(counts.type.dtype), self._start)
+        (starts,) = self._builder.emit(BroadcastInDim(counts.type.shape, ()), start)
+        return self._builder.emit(Add(), counts, starts)[0]
+
+
+def _made_smaller(instruction: Instruction, axis: int, size: int) -> Op:
+    if isinstance(instruction.op, Iota):
+        return dataclasses.replace(instruction.op, type=sliced_type(instruction.op.type, axis, size))
+    return smaller(instruction, axis, size)[0]
+
 
 def _is_remade(instruction: Instruction, axis: int | None) -> bool:
     """Whether a value is made again inside a loop, cut along an axis or whole, instead of handed in."""
@@ -273,6 +336,8 @@ def _is_remade(instruction: Instruction, axis: int | None) -> bool:
         return False
     if axis is None:
         return True
+    if isinstance(instruction.op, Iota) and instruction.op.dimension == axis:
+        return instruction.op.type.is_integer
     try:
         for k in range(len(instruction.operands)):
             axis_read(instruction, k, axis)

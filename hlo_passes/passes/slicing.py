@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hlo_passes.ir import Builder, Computation, Instruction, Op, TensorType, Value
-from hlo_passes.ops import Nonlinearity, RowFunction
+from hlo_passes.ops import Nonlinearity, RowFunction, Slice
 from hlo_passes.passes.boxes import Box, rule_of, whole
 
 
@@ -28,6 +28,10 @@ def axis_read(instruction: Instruction, k: int, axis: int) -> int | None:
         if isinstance(op, RowFunction) and axis in op.dimensions:
             raise UnknownSlice
         return axis if operand.type.rank else None
+    if isinstance(op, Slice):
+        if (op.start[axis], op.limit[axis], op.strides[axis]) != (0, operand.type.shape[axis], 1):
+            raise UnknownSlice
+        return axis
     rule = rule_of(instruction)
     if rule is None or axis not in rule.cut(instruction):
         raise UnknownSlice
@@ -45,6 +49,9 @@ def smaller(instruction: Instruction, axis: int, size: int) -> tuple[Op, tuple[C
     op = instruction.op
     if isinstance(op, RowFunction | Nonlinearity):
         return op, tuple(_smaller_region(region, axis, size) for region in instruction.regions)
+    if isinstance(op, Slice):
+        limit = tuple(size if d == axis else end for d, end in enumerate(op.limit))
+        return dataclasses.replace(op, limit=limit), ()
     rule = rule_of(instruction)
     if rule is None:
         raise UnknownSlice

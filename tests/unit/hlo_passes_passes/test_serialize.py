@@ -15,6 +15,8 @@ from jax import lax
 from hlo_passes.ir import Module, evaluate_module, verify
 from hlo_passes.ops import DotGeneral, DynamicUpdateSlice, Repeat
 from hlo_passes.passes import Serialize, analyze, optimize
+from hlo_passes.passes.chains import most_held
+from hlo_passes.passes.serialize import MOST_HELD
 from ipuxla.frontend.importer import import_stablehlo
 from tests.budgets import PROGRAM, budget
 from tests.flow import assert_same_words, ring_reference
@@ -38,7 +40,7 @@ def serialized(
     assert_same_words(ring_reference(after, arrays), ring_reference(before, arrays), "in slices")
     found = (map(np.asarray, evaluate_module(each, *map(jnp.asarray, arrays))) for each in (after, before))
     for got, want in zip(*found, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3 * np.abs(want).max(initial=1e-30))
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5 + 1e-3 * np.abs(want).max(initial=0))
     return before, after
 
 
@@ -112,9 +114,12 @@ def test_what_is_read_outside_is_put_together() -> None:
         assert any(isinstance(i.op, DynamicUpdateSlice) for i in loop.regions[0].instructions)
 
 
-def test_what_a_fold_of_all_of_it_weighs_stays_whole() -> None:
-    _, after = serialized(two_stages, POINTS, 16_000)
-    assert not loops(after)
+def test_what_a_fold_of_all_of_it_weighs_is_computed_again() -> None:
+    """The largest of all is known after one round over the slices, and weighs them in another."""
+    before, after = serialized(two_stages, POINTS, 16_000)
+    assert len(loops(after)) >= 1
+    assert sum(isinstance(i.op, DotGeneral) for i in before.walk()) == 1
+    assert most_held(after.entry_computation).size_bytes < most_held(before.entry_computation).size_bytes
 
 
 def test_layers_in_functions_and_loops_are_sliced_where_they_are() -> None:
@@ -130,7 +135,7 @@ def test_layers_in_functions_and_loops_are_sliced_where_they_are() -> None:
     assert len(inner) == 1
 
 
-def test_training_keeps_scores_for_the_backward_pass_or_computes_them_in_slices() -> None:
+def test_scores_are_computed_again_for_the_backward_pass_where_keeping_them_takes_too_much() -> None:
     def loss(x, a, b):
         for w, u in ((a, b), (b, a)):
             h = (x @ w).reshape(1, 48, 4, 8)
@@ -138,10 +143,20 @@ def test_training_keeps_scores_for_the_backward_pass_or_computes_them_in_slices(
         return jnp.sum(x**2)
 
     arrays = normal(48, 32), normal(32, 32) / 6, normal(32, 32) / 6
-    before, after = serialized(jax.grad(loss, (0, 1, 2)), arrays, 40_000)
-    assert loops(after)
+    before, after = serialized(jax.grad(loss, (0, 1, 2)), arrays, 300_000)
+    assert len(loops(after)) in (
+        1,
+        2,
+    )  # some layer's backward pass, and its forward pass since nobody keeps its scores
     products = [sum(isinstance(i.op, DotGeneral) for i in module.walk()) for module in (before, after)]
-    assert products[0] == products[1]  # nothing is computed twice
+    assert products[0] < products[1] <= products[0] + 2
+    assert (
+        most_held(after.entry_computation).size_bytes
+        <= 300_000 * MOST_HELD
+        < most_held(before.entry_computation).size_bytes
+    )
+    _, smaller = serialized(jax.grad(loss, (0, 1, 2)), arrays, 150_000)
+    assert len(loops(smaller)) > len(loops(after))
 
 
 STEPS: list[Callable[..., jax.Array]] = [
@@ -158,6 +173,7 @@ STEPS: list[Callable[..., jax.Array]] = [
     lambda s, a, b: jnp.cumsum(s, -1),
     lambda s, a, b: s + jnp.arange(s.shape[1], dtype=s.dtype)[:, None],
     lambda s, a, b: s * (jnp.sum(s) > 0),
+    lambda s, a, b: jnp.where(jnp.arange(s.shape[1])[:, None] >= jnp.arange(s.shape[2]), s, 0.0),
 ]
 ENDS: list[Callable[..., object]] = [
     lambda s, a, b: jnp.einsum("bts,bsc->btc", s, b),
@@ -176,15 +192,22 @@ ENDS: list[Callable[..., object]] = [
     steps=st.lists(st.sampled_from(STEPS), max_size=4),
     ends=st.lists(st.sampled_from(ENDS), min_size=1, max_size=2),
     share=st.sampled_from((0.2, 0.5, 1.0, 2.0, 4.0)),
+    backward=st.booleans(),
 )
-def test_any_chain_computes_the_same(sizes, steps, ends, share) -> None:
+def test_any_chain_computes_the_same(sizes, steps, ends, share, backward) -> None:
     batch, rows, columns = sizes
 
     def function(a, b):
         s = jnp.einsum("btc,bsc->bts", a, b)
         for step in steps:
             s = step(s, a, b)
-        return [end(s, a, b) for end in ends]
+        return jax.tree.leaves([end(s, a, b) for end in ends])
+
+    def gradient(a, b):
+        def total(a, b):
+            return sum(jnp.sum(jnp.sin(x)) for x in function(a, b) if jnp.issubdtype(x.dtype, jnp.floating))
+
+        return jax.grad(lambda a, b: total(a, b) + jnp.sum(a), (0, 1))(a, b)
 
     arrays = normal(batch, rows, 3), normal(batch, columns, 3)
-    serialized(function, arrays, max(64, int(share * batch * rows * columns * 4)))
+    serialized(gradient if backward else function, arrays, max(64, int(share * batch * rows * columns * 4)))
