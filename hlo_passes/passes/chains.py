@@ -54,7 +54,7 @@ def chain_from(
     """Return the chain of a seed.
 
     From the seed on all that makes or reads a large value is taken in, if slices follow from slices, and then what leads
-    from one of them to another.
+    from one of them to another. Where all of it is fused anyway there is none.
     """
     axes: dict[Instruction, int] = {}
     todo = [(seed, axis)]
@@ -76,6 +76,8 @@ def chain_from(
             readers = dict.fromkeys(n for v in instruction.results for n in users[v])
             for reader in (computation.instructions[n] for n in readers):
                 todo += [(reader, found) for found in _axes_reading(reader, instruction.results, at)]
+    if all(isinstance(i.op, _FUSED) or (isinstance(i.op, Reduce) and not is_large(i, least)) for i in axes):
+        return Chain({}, {})  # nothing of it is an array inside
     _fill(computation, users, axes)
     levels = _levels(computation, axes)
     found = {i: axes[i] for i, level in levels.items() if level == levels.get(seed)}

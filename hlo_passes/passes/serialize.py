@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -125,14 +126,13 @@ class Serialize(LocalPass):
                     yield way
 
     def _is_worth_it(self, way: _Slices) -> bool:
-        return way.inside >= max(self.memory * LEAST_GAIN, 2 * way.left_bytes)
+        return way.takes(max(self.memory * LEAST_GAIN, 2 * way.left_bytes))
 
 
 class _Slices:
     """A chain that is computed in slices.
 
     Attributes:
-      inside: most bytes that those of its values take at once that nothing else reads, and those that slices compute again.
       left_bytes: of its values that others read.
       repeats: whether slices compute anything again.
       touched: values that it makes or reads.
@@ -146,28 +146,38 @@ class _Slices:
     def __init__(self, computation: Computation, users: Mapping[Value, list[int]], chain: Chain) -> None:
         self._computation, self._users, self._chain = computation, users, chain
         made = {v for i in chain.members for v in i.results}
-        read = set(computation.results)
-        for instruction in computation.instructions:
-            if instruction not in chain.members and not self._is_inside(instruction):
-                read.update(instruction.operands)
-        self._left = [v for i in chain.members for v in i.results if v in read]
+        results = set(computation.results)
+        self._left = [v for i in chain.members for v in i.results if v in results or self._is_read_outside(v)]
         self.left_bytes = sum(v.type.size_bytes for v in self._left)
         repeated = {v for i in chain.again for v in i.results}
         self.repeats = bool(repeated)
         self.touched = made | repeated | {v for i in chain.members for v in i.operands}
-        self.inside = most_held(computation, (made - read) | repeated).size_bytes
+        self._counted = (made - set(self._left)) | repeated
+
+    @cached_property
+    def inside(self) -> int:
+        """The most bytes that those of its values take at once that nothing else reads, and those that slices compute again."""
+        return most_held(self._computation, self._counted).size_bytes
+
+    def takes(self, least: float) -> bool:
+        """Whether there are so many bytes inside."""
+        return sum(v.type.size_bytes for v in self._counted) >= least and self.inside >= least
 
     def cut(self, count: int) -> None:
         """Put a loop over at least ``count`` slices in the place of the chain."""
         self.result = self._loop(count)
         self.held = most_held(self.result)
 
-    def _is_inside(self, instruction: Instruction) -> bool:
-        """Whether it is a broadcast that members alone read, which is made where they are."""
-        if not isinstance(instruction.op, BroadcastInDim) or instruction.result in self._computation.results:
-            return False
-        readers = (self._computation.instructions[n] for n in self._users[instruction.result])
-        return all(reader in self._chain.members or self._is_inside(reader) for reader in readers)
+    def _is_read_outside(self, value: Value) -> bool:
+        """Whether others than members read a value; a broadcast that only members read is made where they are."""
+        readers = (self._computation.instructions[n] for n in self._users[value])
+        return any(
+            not isinstance(reader.op, BroadcastInDim)
+            or reader.result in self._computation.results
+            or self._is_read_outside(reader.result)
+            for reader in readers
+            if reader not in self._chain.members
+        )
 
     @property
     def _size(self) -> int:

@@ -68,6 +68,10 @@ def smoothed(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.exp(-distances(x, y)).mean(1) @ x
 
 
+def folded_twice(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.exp(-jnp.sum((x[:, None] - y[None]) ** 2, -1)).mean(1)
+
+
 def two_stages(x: jax.Array, y: jax.Array) -> jax.Array:
     """A fold along the rows ends the first chain: the largest of all weighs the second."""
     d = distances(x, y)
@@ -92,6 +96,7 @@ CASES = [
     pytest.param(lambda x, y: jnp.argmin(distances(x, y), 1), POINTS, 24_000, [14], id="the nearest"),
     pytest.param(lambda x, y: jnp.sort(distances(x, y), 1)[:, 5], POINTS, 24_000, [14], id="sorted rows"),
     pytest.param(smoothed, POINTS, 24_000, [14], id="a fold of rows"),
+    pytest.param(folded_twice, (normal(40, 6), normal(120, 6)), 24_000, [10], id="folds of folds"),
 ]
 
 
