@@ -204,16 +204,18 @@ class _Slices:
         waiting = set(self._left)
         gone = {v for i in self._chain.members for v in i.results} - waiting
         position = computation.instructions.index(last)
+        has_effect = False  # what follows one that waits waits too, if it has an effect: their order is seen
         for instruction in computation.instructions[: position + 1]:
             if instruction in self._chain.members:
                 continue
             if not gone.isdisjoint(instruction.operands):  # a broadcast that members read
                 gone.update(instruction.results)
-            elif waiting.isdisjoint(instruction.operands):
+            elif waiting.isdisjoint(instruction.operands) and not (has_effect and instruction.has_effect):
                 instructions.append(instruction)
             else:
                 late.append(instruction)
                 waiting.update(instruction.results)
+                has_effect = has_effect or instruction.has_effect
         zero = emit(Constant.splat(np.int32(0), _INDEX))
         starts = [emit(Constant.splat(np.zeros((), v.type.np_dtype), v.type))[0] for v in self._left]
         repeat = Repeat(math.ceil(self._size / each), len(inputs))

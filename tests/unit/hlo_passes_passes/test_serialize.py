@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
+import ipuxla
 from hlo_passes.ir import Module, evaluate_module, verify
-from hlo_passes.ops import DotGeneral, DynamicUpdateSlice, Repeat
+from hlo_passes.ops import DotGeneral, DynamicUpdateSlice, Print, Repeat
 from hlo_passes.passes import Serialize, analyze, optimize
 from hlo_passes.passes.chains import most_held
 from hlo_passes.passes.serialize import MOST_HELD
@@ -162,6 +163,24 @@ def test_scores_are_computed_again_for_the_backward_pass_where_keeping_them_take
     )
     _, smaller = serialized(jax.grad(loss, (0, 1, 2)), arrays, 150_000)
     assert len(loops(smaller)) > len(loops(after))
+
+
+def test_prints_stay_in_order() -> None:
+    """The first one waits for a slice of every row; the second waits for the first."""
+
+    def function(x, y):
+        weights = jnp.exp(-distances(x, y))
+        total = jnp.sum(weights, 1)
+        jax.debug.print("first {}", total[0])
+        jax.debug.print("second {}", x[0, 0])
+        return total, jnp.max(jnp.tanh(weights), 1)
+
+    module = optimize(ipuxla.jit(function).lower(*POINTS)._pipeline.module, FIRST)
+    after = optimize(module, f"{Serialize(24_000)},dce")
+    assert loops(after)
+    for each in (module, after):
+        shown = [i.op.message for i in each.entry_computation.instructions if isinstance(i.op, Print)]
+        assert ["first" in one for one in shown] == [True, False]
 
 
 STEPS: list[Callable[..., jax.Array]] = [
