@@ -16,6 +16,8 @@ from hlo_passes.ops import (
     Reshape,
     RowFunction,
     Slice,
+    Sort,
+    TopK,
     Transpose,
 )
 from hlo_passes.ops.elementwise import Elementwise
@@ -23,6 +25,8 @@ from hlo_passes.passes.slicing import UnknownSlice, axis_read, smaller
 
 _FUSED = (Elementwise, Nonlinearity, BroadcastInDim, Constant, Iota, Pad, Reshape, Slice, Transpose)
 """Operations whose results need not be there where all that reads them is computed element by element, too."""
+_BY_ROWS = (RowFunction, Sort, TopK)
+"""Operations that read whole rows: what a product leaves in blocks arrives once more, on the tiles of the rows."""
 
 
 def is_large(instruction: Instruction, least: int) -> bool:
@@ -172,11 +176,13 @@ def _wanted(
 def _levels(computation: Computation, axes: Mapping[Instruction, int]) -> dict[Instruction, int]:
     """Return how often a path to each member leaves the set and comes back: members that agree have nothing between them.
 
-    A member that does not read what others make as they cut it is none.
+    What has an effect follows the one before it, as if it read that. A member that does not read what others make as they
+    cut it is none.
     """
     inside: dict[Value, int] = {}
     left: dict[Value, int] = {}
     found: dict[Instruction, int] = {}
+    last_effect = 0
     for instruction in computation.instructions:
         sources = list(_sources(computation, instruction))
         level = max((left.get(v, 0) for v in sources), default=0)
@@ -192,7 +198,8 @@ def _levels(computation: Computation, axes: Mapping[Instruction, int]) -> dict[I
             found[instruction] = level
             inside.update((v, axes[instruction]) for v in instruction.results)
         else:
-            level = beyond
+            level = max(beyond, last_effect) if instruction.has_effect else beyond
+            last_effect = level if instruction.has_effect else last_effect
         left.update((v, level) for v in instruction.results if level)
     return found
 
@@ -246,17 +253,31 @@ def _pruned(
 
 
 class Held(NamedTuple):
-    """The most bytes that values take at once, and which results of instructions are among them then."""
+    """What values take.
 
-    size_bytes: int
+    Attributes:
+      at: bytes while each instruction runs.
+      values: results of instructions that are there when it is most.
+    """
+
+    at: tuple[int, ...]
     values: tuple[Value, ...]
 
+    @property
+    def most(self) -> int:
+        """Most bytes at once."""
+        return max(self.at, default=0)
 
-def most_held(computation: Computation, counted: set[Value] | None = None) -> Held:
-    """Return the most that values take at once: all, or those that are counted.
+    def beyond(self, size_bytes: float) -> float:
+        """Return the bytes beyond a limit, of all instructions together: it falls with every chain that is cut."""
+        return sum(max(0.0, held - size_bytes) for held in self.at)
+
+
+def held_bytes(computation: Computation, counted: set[Value] | None = None) -> Held:
+    """Return what values take: all, or those that are counted.
 
     What is computed element by element is no array where it is only read so, or folded: it is fused with what reads it. Else it
-    takes, as functions of rows do, the place of an operand as large that is read for the last time.
+    takes the place of an operand as large that is read for the last time.
     """
     end = len(computation.instructions)
     kept = {*computation.results}
@@ -274,7 +295,9 @@ def most_held(computation: Computation, counted: set[Value] | None = None) -> He
     for value, n in last.items():
         leaving.setdefault(n, []).append(value)
     held = 0 if counted is not None else sum(v.type.size_bytes for v in computation.parameters)
-    most = Held(held, ())
+    at: list[int] = []
+    most = 0
+    there: tuple[Value, ...] = ()
     sizes: dict[Value, int] = {}
     for n, instruction in enumerate(computation.instructions):
         is_fused = isinstance(instruction.op, _FUSED)
@@ -284,14 +307,26 @@ def most_held(computation: Computation, counted: set[Value] | None = None) -> He
             if v in last and (v in kept or not is_fused) and (counted is None or v in counted)
         }
         made = sum(own.values())
-        beside = max((_inside(region) for region in instruction.regions), default=0) if counted is None else 0
+        beside = _beside(instruction, counted)
         ending = {v: sizes.pop(v) for v in leaving.get(n, ()) if v in sizes}
         now = held + beside + made - _taken_over(instruction, made, list(ending.values()))
-        if now > most.size_bytes:
-            most = Held(now, (*sizes, *ending, *own))
+        if now > most:
+            most = now
+            there = (*sizes, *ending, *own)
+        at.append(now)
         held += made - sum(ending.values())
         sizes.update(own)
-    return most
+    return Held(tuple(at), there)
+
+
+def _beside(instruction: Instruction, counted: set[Value] | None) -> int:
+    """Return the bytes that an operation takes beside operands and results: a loop's values, rows that arrive on their tiles."""
+    op = instruction.op
+    if isinstance(op, _BY_ROWS):
+        return sum(v.type.size_bytes for v in instruction.operands if counted is None or v in counted)
+    if counted is not None or not op.is_control or op.is_unit:
+        return 0
+    return max((inside_bytes(region) for region in instruction.regions), default=0)
 
 
 def _taken_over(instruction: Instruction, made: int, ending: list[int]) -> int:
@@ -299,11 +334,10 @@ def _taken_over(instruction: Instruction, made: int, ending: list[int]) -> int:
     op = instruction.op
     if op.is_control and not op.is_unit:
         return min(made, sum(ending))
-    is_in_place = isinstance(op, (*_FUSED, RowFunction)) or op.replaces_elements
-    return made if is_in_place and made in ending else 0
+    return made if (isinstance(op, _FUSED) or op.replaces_elements) and made in ending else 0
 
 
-def _inside(region: Computation) -> int:
+def inside_bytes(region: Computation) -> int:
     """Return the most bytes that a loop's or branch's values take beside those it is handed, in which updates lie."""
     counted = {v for i in region.instructions for v in i.results if not i.op.replaces_elements}
-    return most_held(region, counted).size_bytes
+    return held_bytes(region, counted).most

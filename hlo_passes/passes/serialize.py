@@ -8,7 +8,6 @@ PopART has the same for a batch and for matrix products ("serialized matmul").
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,16 +30,18 @@ from hlo_passes.ops import (
 )
 from hlo_passes.passes.base import LocalPass, map_control_regions
 from hlo_passes.passes.boxes import rule_of
-from hlo_passes.passes.chains import Chain, Held, chain_from, is_free, is_large, most_held
+from hlo_passes.passes.chains import Chain, Held, chain_from, held_bytes, inside_bytes, is_free, is_large
 from hlo_passes.passes.slicing import UnknownSlice, axis_read, sliced_type, smaller
 from hlo_passes.passes.structure import FreshNames, users_of
 
-MOST_HELD = 0.6
+MOST_HELD = 0.75
 """Share of the memory that a computation's values may take at once before any are computed in slices."""
+HELD_IN_SLICES = 0.35
+"""Share of it up to which values are there while slices are computed: the fewer these are the better."""
 LEAST_GAIN = 0.1
 """Share of it that slices leave free at least: less is not worth their loop."""
 SLICE = 0.08
-"""Share of it that the values inside a slice take at most."""
+"""Share of it that the values inside a slice may take in any case."""
 LARGE = 1 / 64
 """Share of it from which on a value is large: chains consist of operations that make or read such."""
 _INDEX = TensorType((), "i32")
@@ -64,18 +65,23 @@ class Serialize(LocalPass):
         """Return the computation with loops over slices; itself when its values leave room or no chain is found."""
         if not self.memory or self._largest(computation) < self.memory * LARGE:
             return computation
-        held = most_held(computation)
-        rejected: set[tuple[Value, int]] = set()
-        while held.size_bytes > self.memory * MOST_HELD:
-            found = self._best(computation, held, rejected)
-            if found is None:
-                break
-            computation, held = found.result, found.held
-            rejected -= {(v, axis) for v in found.touched for axis in range(v.type.rank)}
+        computation = self._in_slices(computation)
         instructions = tuple(map_control_regions(i, self.change) for i in computation.instructions)
         if any(new is not old for new, old in zip(instructions, computation.instructions, strict=True)):
             computation = dataclasses.replace(computation, instructions=instructions)
         return computation
+
+    def _in_slices(self, computation: Computation) -> Computation:
+        """Return the computation with as many chains in slices as it takes; itself if they do not leave room in the end."""
+        before = held = held_bytes(computation)
+        found, rejected = computation, set[tuple[Value, int]]()
+        while held.most > self.memory * MOST_HELD:
+            way = self._best(found, held, rejected)
+            if way is None:
+                break
+            found, held = way.result, way.held
+            rejected -= {(v, axis) for v in way.touched for axis in range(v.type.rank)}
+        return found if held.most <= before.most - self.memory * LEAST_GAIN else computation
 
     def _largest(self, computation: Computation) -> int:
         """Return the bytes of the largest value that instructions make, those of loops and branches included."""
@@ -86,20 +92,20 @@ class Serialize(LocalPass):
         least = int(self.memory * LARGE)
         others = [v for i in computation.instructions if is_large(i, least) for v in i.results]
         for values in (held.values, others):
-            ways = list(self._ways(computation, values, rejected))
-            found = min(ways, key=self._order, default=None)
-            if found is not None and found.held.size_bytes <= held.size_bytes - self.memory * LEAST_GAIN:
+            found = min(self._ways(computation, values, rejected), key=self._order, default=None)
+            if (
+                found is not None
+                and self._beyond(found.held) <= self._beyond(held) - self.memory * LEAST_GAIN
+            ):
                 return found
         return None
 
-    def _order(self, way: _Slices) -> tuple[int, bool]:
-        """Order ways: by what is held, of those that leave room the first that computes nothing again.
+    def _beyond(self, held: Held) -> float:
+        return held.beyond(self.memory * MOST_HELD)
 
-        The first: along batches and heads operands are cut, too. Where more chains will have to follow, those that read large values
-        come last: nothing they read could be let go.
-        """
-        enough, size = int(self.memory * MOST_HELD), way.held.size_bytes
-        return max(enough, size), way.repeats == (size <= enough)
+    def _order(self, way: _Slices) -> tuple[float, bool, int]:
+        """Order ways by what is beyond the limit; then by what they compute again, and what slices read."""
+        return self._beyond(way.held), way.repeats, way.read_bytes
 
     def _ways(
         self, computation: Computation, values: Sequence[Value], rejected: set[tuple[Value, int]]
@@ -122,7 +128,7 @@ class Serialize(LocalPass):
                 if not worth_it:
                     rejected |= alike
                 for way in worth_it:
-                    way.cut(math.ceil(way.inside / (self.memory * SLICE)))
+                    way.cut(self.memory * SLICE, self.memory * HELD_IN_SLICES)
                     yield way
 
     def _is_worth_it(self, way: _Slices) -> bool:
@@ -138,10 +144,12 @@ class _Slices:
       touched: values that it makes or reads.
       result: the computation with a loop in its place, once it is cut.
       held: the most that it takes.
+      read_bytes: what all slices together read of values outside: along batches and heads operands are cut, too.
     """
 
     result: Computation
     held: Held
+    read_bytes: int
 
     def __init__(self, computation: Computation, users: Mapping[Value, list[int]], chain: Chain) -> None:
         self._computation, self._users, self._chain = computation, users, chain
@@ -157,16 +165,22 @@ class _Slices:
     @cached_property
     def inside(self) -> int:
         """The most bytes that those of its values take at once that nothing else reads, and those that slices compute again."""
-        return most_held(self._computation, self._counted).size_bytes
+        return held_bytes(self._computation, self._counted).most
 
     def takes(self, least: float) -> bool:
         """Whether there are so many bytes inside."""
         return sum(v.type.size_bytes for v in self._counted) >= least and self.inside >= least
 
-    def cut(self, count: int) -> None:
-        """Put a loop over at least ``count`` slices in the place of the chain."""
-        self.result = self._loop(count)
-        self.held = most_held(self.result)
+    def cut(self, least: float, most: float) -> None:
+        """Put a loop over slices in the place of the chain: as few as let ``most`` bytes be there, of ``least`` bytes in any case."""
+        each = max(1, int(self._size * least / self.inside))
+        self._place(each)
+        (loop,) = (n for n, i in enumerate(self.result.instructions) if i.results[:1] == self._counter)
+        in_slice = inside_bytes(self.result.instructions[loop].regions[0])
+        room = most - (self.held.at[loop] - in_slice)
+        more = min(-(-self._size // 2), int(room * each / in_slice))
+        if more > each:
+            self._place(-(-self._size // -(-self._size // more)))  # slices of even size
 
     def _is_read_outside(self, value: Value) -> bool:
         """Whether others than members read a value; a broadcast that only members read is made where they are."""
@@ -185,12 +199,13 @@ class _Slices:
         instruction, axis = next(iter(self._chain.members.items()))
         return instruction.results[0].type.shape[axis]
 
-    def _loop(self, count: int) -> Computation:
-        """Return the computation with a loop over at least ``count`` slices in the place of the chain."""
-        each = max(1, self._size // max(2, count))
+    def _place(self, each: int) -> None:
+        """Put a loop over slices of so many elements in the place of the chain."""
         computation = self._computation
         last = list(self._chain.members)[-1]
-        inputs, body = self._body(each)
+        trips = -(-self._size // each)
+        body = self._body(each)
+        inputs, region = body.built()
         names = FreshNames(value_names(computation))
         instructions: list[Instruction] = []
 
@@ -218,52 +233,56 @@ class _Slices:
                 has_effect = has_effect or instruction.has_effect
         zero = emit(Constant.splat(np.int32(0), _INDEX))
         starts = [emit(Constant.splat(np.zeros((), v.type.np_dtype), v.type))[0] for v in self._left]
-        repeat = Repeat(math.ceil(self._size / each), len(inputs))
-        results = emit(repeat, *zero, *starts, *inputs, regions=(body,))
+        results = emit(Repeat(trips, len(inputs)), *zero, *starts, *inputs, regions=(region,))
         placed = dict(zip(self._left, results[1:], strict=True))
         for instruction in (*late, *computation.instructions[position + 1 :]):
             if not placed.keys().isdisjoint(instruction.operands):
                 operands = tuple(placed.get(v, v) for v in instruction.operands)
                 instruction = dataclasses.replace(instruction, operands=operands)
             instructions.append(instruction)
-        return Computation(
+        self.result = Computation(
             computation.name,
             computation.parameters,
             tuple(instructions),
             tuple(placed.get(v, v) for v in computation.results),
         )
+        self.held, self.read_bytes = held_bytes(self.result), body.read_bytes(trips)
+        self._counter = results[:1]
 
-    def _body(self, each: int) -> tuple[list[Value], Computation]:
-        """Return what the loop reads, and its body: number of the slice, results so far, what is read."""
+    def _body(self, each: int) -> _Body:
         axes = self._chain.members | self._chain.again
         ordered = {i: axes[i] for i in self._computation.instructions if i in axes}
-        return _Body(self._computation, ordered, self._left, each).built()
+        return _Body(self._computation, ordered, self._left, each, self._size)
 
 
 class _Body:
     """The body of a loop over slices, being built."""
 
     def __init__(
-        self, computation: Computation, axes: Mapping[Instruction, int], left: Sequence[Value], each: int
+        self,
+        computation: Computation,
+        axes: Mapping[Instruction, int],
+        left: Sequence[Value],
+        each: int,
+        size: int,
     ) -> None:
-        self._computation, self._axes, self._left, self._each = computation, axes, left, each
+        self._computation, self._axes, self._left = computation, axes, left
+        self._each, self._latest = each, size - each
         self._builder = Builder("slice")
         self._builder.location = [*axes][-1].location
-        instruction, axis = next(iter(axes.items()))
-        self._size = instruction.results[0].type.shape[axis]
         self._axis_of = {v: axis for i, axis in axes.items() for v in i.results}
         self._known: dict[tuple[Value, int | None], Value] = {}
         self._inputs: dict[Value, Value] = {}
 
     def built(self) -> tuple[list[Value], Computation]:
-        """Return what it reads beside the number and the results, and the computation."""
+        """Return what the loop reads, and its body: number of the slice, results so far, what is read."""
         number = self._builder.parameter(_INDEX)
         results = [self._builder.parameter(v.type) for v in self._left]
         for value in self._outer():
             self._inputs[value] = self._builder.parameter(value.type)
         (each,) = self._builder.emit(Constant.splat(np.int32(self._each), _INDEX))
         (begin,) = self._builder.emit(Multiply(), number, each)
-        (latest,) = self._builder.emit(Constant.splat(np.int32(self._size - self._each), _INDEX))
+        (latest,) = self._builder.emit(Constant.splat(np.int32(self._latest), _INDEX))
         (self._start,) = self._builder.emit(Minimum(), begin, latest)
         (self._zero,) = self._builder.emit(Constant.splat(np.int32(0), _INDEX))
         for instruction, axis in self._axes.items():
@@ -281,6 +300,14 @@ class _Body:
         (one,) = self._builder.emit(Constant.splat(np.int32(1), _INDEX))
         (after,) = self._builder.emit(Add(), number, one)
         return list(self._inputs), self._builder.build(after, *updated)
+
+    def read_bytes(self, trips: int) -> int:
+        """Return the bytes of what so many slices read from outside: all of it once where it is cut."""
+        return sum(
+            value.type.size_bytes * (trips if axis is None else 1)
+            for value, axis in self._known
+            if value in self._inputs
+        )
 
     def _outer(self) -> dict[Value, None]:
         """Return what the members read from outside, in order; constants and what is broadcast is made inside."""

@@ -13,10 +13,20 @@ from hypothesis import strategies as st
 from jax import lax
 
 import ipuxla
-from hlo_passes.ir import Module, evaluate_module, verify
-from hlo_passes.ops import DotGeneral, DynamicUpdateSlice, Print, Repeat
+from hlo_passes.ir import Builder, Module, TensorType, evaluate_module, verify
+from hlo_passes.ops import (
+    BroadcastInDim,
+    DotDimensionNumbers,
+    DotGeneral,
+    DynamicUpdateSlice,
+    Infeed,
+    Multiply,
+    Print,
+    Repeat,
+    TopK,
+)
 from hlo_passes.passes import Serialize, analyze, optimize
-from hlo_passes.passes.chains import most_held
+from hlo_passes.passes.chains import held_bytes
 from hlo_passes.passes.serialize import MOST_HELD
 from ipuxla.frontend.importer import import_stablehlo
 from tests.budgets import PROGRAM, budget
@@ -91,13 +101,13 @@ CASES = [
     pytest.param(causal, HEADS, 96_000, [4], id="with a mask"),
     pytest.param(gradients, HEADS, 210_000, [4], id="forward and backward in one loop"),
     pytest.param(
-        attention, (normal(1, 61, 1, 8),) * 3, 12_000, [21], id="one head, by queries that 21 do not divide"
+        attention, (normal(1, 61, 1, 8),) * 3, 28_000, [21], id="one head, by queries that 21 do not divide"
     ),
-    pytest.param(lambda x, y: lax.top_k(-distances(x, y), 3), POINTS, 24_000, [14], id="neighbours"),
-    pytest.param(lambda x, y: jnp.argmin(distances(x, y), 1), POINTS, 24_000, [14], id="the nearest"),
-    pytest.param(lambda x, y: jnp.sort(distances(x, y), 1)[:, 5], POINTS, 24_000, [14], id="sorted rows"),
-    pytest.param(smoothed, POINTS, 24_000, [14], id="a fold of rows"),
-    pytest.param(folded_twice, (normal(40, 6), normal(120, 6)), 24_000, [10], id="folds of folds"),
+    pytest.param(lambda x, y: lax.top_k(-distances(x, y), 3), POINTS, 20_000, [14], id="neighbours"),
+    pytest.param(lambda x, y: jnp.argmin(distances(x, y), 1), POINTS, 12_000, [20], id="the nearest"),
+    pytest.param(lambda x, y: jnp.sort(distances(x, y), 1)[:, 5], POINTS, 24_000, [8], id="sorted rows"),
+    pytest.param(smoothed, POINTS, 16_000, [8], id="a fold of rows"),
+    pytest.param(folded_twice, (normal(40, 6), normal(120, 6)), 20_000, [8], id="folds of folds"),
 ]
 
 
@@ -120,12 +130,9 @@ def test_what_is_read_outside_is_put_together() -> None:
         assert any(isinstance(i.op, DynamicUpdateSlice) for i in loop.regions[0].instructions)
 
 
-def test_what_a_fold_of_all_of_it_weighs_is_computed_again() -> None:
-    """The largest of all is known after one round over the slices, and weighs them in another."""
-    before, after = serialized(two_stages, POINTS, 16_000)
-    assert len(loops(after)) >= 1
-    assert sum(isinstance(i.op, DotGeneral) for i in before.walk()) == 1
-    assert most_held(after.entry_computation).size_bytes < most_held(before.entry_computation).size_bytes
+def test_what_a_fold_of_all_of_it_needs_stays_whole() -> None:
+    _, after = serialized(two_stages, POINTS, 16_000)
+    assert not loops(after)
 
 
 def test_layers_in_functions_and_loops_are_sliced_where_they_are() -> None:
@@ -149,19 +156,17 @@ def test_scores_are_computed_again_for_the_backward_pass_where_keeping_them_take
         return jnp.sum(x**2)
 
     arrays = normal(48, 32), normal(32, 32) / 6, normal(32, 32) / 6
-    before, after = serialized(jax.grad(loss, (0, 1, 2)), arrays, 300_000)
-    assert len(loops(after)) in (
-        1,
-        2,
-    )  # some layer's backward pass, and its forward pass since nobody keeps its scores
+    before, after = serialized(jax.grad(loss, (0, 1, 2)), arrays, 330_000)
+    # some layer's backward pass, and its forward pass since nobody keeps its scores
+    assert len(loops(after)) in (1, 2)
     products = [sum(isinstance(i.op, DotGeneral) for i in module.walk()) for module in (before, after)]
     assert products[0] < products[1] <= products[0] + 2
     assert (
-        most_held(after.entry_computation).size_bytes
-        <= 300_000 * MOST_HELD
-        < most_held(before.entry_computation).size_bytes
+        held_bytes(after.entry_computation).most
+        <= 330_000 * MOST_HELD
+        < held_bytes(before.entry_computation).most
     )
-    _, smaller = serialized(jax.grad(loss, (0, 1, 2)), arrays, 150_000)
+    _, smaller = serialized(jax.grad(loss, (0, 1, 2)), arrays, 120_000)
     assert len(loops(smaller)) > len(loops(after))
 
 
@@ -181,6 +186,25 @@ def test_prints_stay_in_order() -> None:
     for each in (module, after):
         shown = [i.op.message for i in each.entry_computation.instructions if isinstance(i.op, Print)]
         assert ["first" in one for one in shown] == [True, False]
+
+
+def test_what_waits_for_an_effect_is_read_by_no_slice() -> None:
+    """What is received after what a slice sends cannot be there while slices are computed."""
+    builder = Builder("main")
+    x, y = (builder.parameter(TensorType(shape, "f32")) for shape in ((40, 3), (120, 3)))
+    numbers = DotDimensionNumbers(lhs_contracting=(1,), rhs_contracting=(1,))
+    scores = builder.add(DotGeneral(numbers, "f32"), x, y)
+    first, _ = builder.add(TopK(1, 1), scores)
+    builder.emit(Print("first"), first)
+    weights = builder.add(Infeed((TensorType((120,), "f32"),)))
+    wide = builder.add(BroadcastInDim((40, 120), (1,)), weights)
+    second, _ = builder.add(TopK(2, 1), builder.add(Multiply(), scores, wide))
+    module = Module("jit_main", (builder.build(first, second),), "main")
+    verify(module)
+    after = optimize(module, f"{Serialize(24_000)},dce")
+    verify(after)
+    assert loops(after)
+    assert [type(i.op) for i in after.entry_computation.instructions if i.has_effect] == [Print, Infeed]
 
 
 STEPS: list[Callable[..., jax.Array]] = [
