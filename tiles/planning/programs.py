@@ -169,10 +169,26 @@ def _reshape(planning: Planning, step: Reshape, program: Sequence) -> None:
         return
     if result.layout is None and layout is not None and ACROSS not in (source.ipu, result.ipu):
         planning.place(result.name, layout)
+    elif result.layout is None and is_here and _spread_first(planning, step, source, program):
+        return
     elif result.layout is None:
         _spread(planning, result)
     if has_elements(result):
         program.add(Copy(result.name, (source.name,), None, step.location))
+
+
+def _spread_first(planning: Planning, step: Reshape, source: Tensor, program: Sequence) -> bool:
+    """Spread what is reshaped evenly over the tiles, if its reshape lies so too: the copy then goes axis by axis."""
+    with planning.graph.at(planning.graph.ipu if source.ipu is None else source.ipu):
+        spread = linear_layout(source.shape, source.dtype, planning.graph.target.num_tiles)
+        layout = reshape_layout(spread, planning.tensor(step.destination).shape)
+        if layout is None or not has_elements(source):
+            return False
+        label = f"{step.destination}.spread"
+        moved = planning.graph.add_tensor(source.shape, source.dtype, label, spread, location=step.location)
+    program.add(Copy(moved.name, (source.name,), None, step.location))
+    planning.view(step.destination, moved, layout)
+    return True
 
 
 def _copy(planning: Planning, step: Copy, program: Sequence) -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jax import lax
 
@@ -235,6 +235,7 @@ ENDS: list[Callable[..., object]] = [
 
 
 @budget(PROGRAM)
+@example((1, 2, 2), [STEPS[0], STEPS[0]], [ENDS[2]], 0.2, True)  # a broadcast that only the loop before reads
 @given(
     sizes=st.tuples(st.integers(1, 3), st.integers(2, 13), st.integers(2, 13)),
     steps=st.lists(st.sampled_from(STEPS), max_size=4),

@@ -194,21 +194,35 @@ def test_padding_equals_lax_pad(low, high, interior, value):
 
 
 def test_reshapes_are_views_where_parts_stay_and_copies_elsewhere():
-    a = _normal((8, 6))
+    a = _normal((40, 9))
     bench = Bench(a=a)
     g = bench.graph
     x = poputil.map_linearly(g, bench.tensors["a"])
-    view = poputil.reshape(g, x, (8, 2, 3))
+    view = poputil.reshape(g, x, (40, 3, 3))
     planned = Planner().plan(g)
     assert planned.tensors[view.name].view_of == x.name
     assert planned.program.steps == []
-    np.testing.assert_array_equal(bench.run(view), a.reshape(8, 2, 3))
+    np.testing.assert_array_equal(bench.run(view), a.reshape(40, 3, 3))
     rows = poputil.copy(g, x, _columns(x.shape, 4))
-    moved = poputil.reshape(g, rows, (3, 16))
-    np.testing.assert_array_equal(bench.run(moved), a.reshape(3, 16))
+    moved = poputil.reshape(g, rows, (9, 40))
+    np.testing.assert_array_equal(bench.run(moved), a.reshape(9, 40))
     copied = [step.destination for step in Planner().plan(g).program.steps if isinstance(step, Copy)]
     assert moved.name in copied
     assert poputil.reshape(g, x, x.shape) == x
+
+
+def test_what_no_reshape_leaves_in_place_is_spread_in_its_own_shape_where_the_reshape_lies_so_too():
+    a = _normal((24, 64))
+    bench = Bench(a=a)
+    g = bench.graph
+    x = poputil.copy(g, poputil.map_linearly(g, bench.tensors["a"]), _columns(a.shape, 10))
+    heads = poputil.reshape(g, x, (24, 4, 16))
+    planned = Planner().plan(g)
+    lies = planned.tensors[heads.name]
+    (spread,) = (s for s in planned.program.steps if isinstance(s, Copy) and s.sources == (x.name,))
+    assert lies.view_of == spread.destination
+    assert planned.tensors[spread.destination].shape == x.shape
+    np.testing.assert_array_equal(bench.run(heads), a.reshape(24, 4, 16))
 
 
 def _columns(shape, grain):
