@@ -236,7 +236,7 @@ class _Slices:
         results = emit(Repeat(trips, len(inputs)), *zero, *starts, *inputs, regions=(region,))
         placed = dict(zip(self._left, results[1:], strict=True))
         for instruction in (*late, *computation.instructions[position + 1 :]):
-            if not gone.isdisjoint(instruction.operands):  # a broadcast that only members of a loop before this one read
+            if not gone.isdisjoint(instruction.operands):  # a broadcast that only an earlier loop reads
                 gone.update(instruction.results)
                 continue
             if not placed.keys().isdisjoint(instruction.operands):
