@@ -13,7 +13,7 @@ from hlo_passes.ir import Computation, Instruction, Module, Value
 from hlo_passes.passes import optimize
 from ipuxla.lowering import lower_module
 from ipuxla.sharding import ArraySharding
-from tiles.compiler import Executable, compile_graph, eased, shortage, shortage_text
+from tiles.compiler import Executable, compile_graph, eased, shortage, shortage_text, shortages
 from tiles.compiler.executable import CODE_CATEGORIES
 from tiles.compiler.oom import CODE, SHOWN
 from tiles.errors import IpuError, OutOfTileMemory
@@ -23,6 +23,10 @@ from tiles.target import System, Target, find_machine, known_names
 
 REPLANS = 4
 """How often a program that does not fit is planned again."""
+FIRST_REPLANS = 1
+"""The same where more of it can be computed in slices: that is tried next, and takes less time."""
+STILL_MISSING = 0.75
+"""Share of the bytes that a tile lacks which planning again has to bring it down to, or it was the last time."""
 SHARING = "outline-repeats{min-ops=8},dce"
 """Passes after the default ones that make functions of shorter runs of operations, which then share their code."""
 MOST_SHARED = 0.1
@@ -58,12 +62,14 @@ def planned_to_fit(
     graph = lower_module(module, target, inputs)
     policy: Policy | None = Policy(code_price=code_price_of(graph))
     attempts: list[Executable] = []
+    missing = math.inf
     while policy is not None and len(attempts) <= (REPLANS if replans is None else replans):
         executable = compile_graph(planned(graph, Planner(policy, plans)), check_memory=False)
         if executable.fits:
             return executable
         attempts.append(executable)
-        policy = eased(executable, policy)
+        before, missing = missing, sum(max(0, lack.excess_bytes) for lack in shortages(executable))
+        policy = eased(executable, policy) if missing <= STILL_MISSING * before else None
     return min(attempts, key=lambda executable: shortage(executable).excess_bytes)
 
 

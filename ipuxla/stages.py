@@ -28,7 +28,6 @@ from hlo_passes.passes import (
     Serialize,
     default_pipeline,
     has_complex,
-    optimize,
     split_positions,
     with_equal_decisions,
 )
@@ -39,7 +38,7 @@ from ipuxla.choosing import choose, describe, shown
 from ipuxla.collection import collection_paused
 from ipuxla.described import Described
 from ipuxla.errors import InvalidOption, UnknownStage, Unsupported
-from ipuxla.fitting import advice, beyond_memory, planned_to_fit
+from ipuxla.fitting import FIRST_REPLANS, advice, beyond_memory, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend._jax_compat import mlir
 from ipuxla.frontend.candidates import find_candidates
@@ -58,11 +57,13 @@ from ipuxla.runner import Runner, on_tiles
 from ipuxla.runtime import Compiled
 from ipuxla.sharding import ArraySharding, Placement
 from ipuxla.signature import HOLDERS, LeafType, Signature, element_name, narrow_name
+from ipuxla.ways import Ways
 from tiles.compiler import (
     Executable,
     out_of_memory,
     print_plans,
     require_pinned,
+    shortage,
 )
 from tiles.errors import InvalidGraph, InvalidPlan
 from tiles.graph import Graph, Stream, print_graph
@@ -112,17 +113,33 @@ class Pipeline:
                 self.module = with_equal_decisions(self.module, differs)
         self._consumed = consumed
         self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
-        self._optimized: dict[Hashable, Module] = {}
+        self._optimized: dict[Hashable, Ways] = {}
+        self._plannings: dict[Hashable, tuple[int, Executable]] = {}
         self._executables: dict[Hashable, Executable] = {}
         self._shared_out: dict[PinnedShardings, Pipeline] = {}
         self._choices: dict[Hashable, str] = {}
         self._runners: dict[CompileOptions, Runner] = {}
 
     def optimized(self, options: CompileOptions) -> Module:
-        """Return the module after the HLO passes.
+        """Return the module after the HLO passes; of several ways, that which is compiled.
 
         Raises:
           Unsupported: passes of the user's own leave complex numbers.
+          InternalError: a pass fails, or, where there are several ways, placing, planning or compiling one does.
+        """
+        is_one = len(self._ways(options)) == 1
+        return self._way(options, 0 if is_one else self._planned(options)[0])
+
+    def _way(self, options: CompileOptions, number: int) -> Module:
+        """Return the module of one of the ways in which it is compiled until it fits; see ``optimized``."""
+        ways = self._ways(options)
+        with self._naming_internal_errors(options), collection_paused():
+            return _without_complex(ways[number], options.passes)
+
+    def _ways(self, options: CompileOptions) -> Ways:
+        """Return the ways in which the module is compiled until it fits.
+
+        Raises:
           InternalError: a pass fails.
         """
         self._require_devices(options)
@@ -130,8 +147,9 @@ class Pipeline:
         key = passes, options.system if shared else None, options.target.memory_bytes
         if key not in self._optimized:
             with self._naming_internal_errors(options), collection_paused():
-                chosen = passes if passes is not None else self._pipeline(options)
-                self._optimized[key] = _without_complex(optimize(self.module, chosen), passes)
+                self._optimized[key] = Ways(
+                    self.module, self._pipeline(options) if passes is None else passes
+                )
         return self._optimized[key]
 
     def _pipeline(self, options: CompileOptions) -> PassPipeline:
@@ -343,20 +361,51 @@ class Pipeline:
         return lower_module(self.optimized(options), options.machine, self._inputs)
 
     def _compiled(self, options: CompileOptions) -> Executable:
-        module, plans = self.optimized(options), options.pinned_plans
+        plans = options.pinned_plans
         if options.check_memory and not plans:
+            module = self._way(options, len(self._ways(options)) - 1)
             refused = beyond_memory(module, options.machine, self._inputs)
             if refused is not None:
                 refused.make_profile = profile
                 raise refused
-        with self._naming_internal_errors(options):
-            executable = planned_to_fit(module, options.machine, plans, self._inputs)
-            require_pinned(executable, plans)
+        number, executable = self._planned(options)
         if options.check_memory and not executable.fits:
+            module = self._way(options, number)
             error = out_of_memory(executable, advice(module, executable, plans, self._inputs))
             error.make_profile = profile
             raise error
         return executable
+
+    def _planned(self, options: CompileOptions) -> tuple[int, Executable]:
+        """Return which way of the program fits first, or comes closest, and the program.
+
+        Raises:
+          InvalidPlan: a pinned plan does not fit its operation, or there is no such step.
+          InternalError: placing, planning or compiling it fails.
+        """
+        key = options.machine, options.passes, options.plans
+        if key not in self._plannings:
+            self._plannings[key] = self._first_to_fit(options)
+        return self._plannings[key]
+
+    def _first_to_fit(self, options: CompileOptions) -> tuple[int, Executable]:
+        found: list[tuple[int, Executable]] = []
+        last = len(self._ways(options)) - 1
+        for number in range(last + 1):
+            module, plans = self._way(options, number), options.pinned_plans
+            try:
+                with self._naming_internal_errors(options):
+                    replans = None if number == last else FIRST_REPLANS
+                    executable = planned_to_fit(module, options.machine, plans, self._inputs, replans)
+                    require_pinned(executable, plans)
+            except InvalidPlan:  # plans that are pinned may be those of another way
+                if number == last and not found:
+                    raise
+                continue
+            if executable.fits:
+                return number, executable
+            found.append((number, executable))
+        return min(found, key=lambda one: shortage(one[1]).excess_bytes)
 
     def _naming_internal_errors(self, options: CompileOptions) -> contextlib.AbstractContextManager[None]:
         """Name what fails though no caller caused it, and write down what it takes to do it again."""
@@ -428,7 +477,7 @@ class Pipeline:
 
     def streams(self, options: CompileOptions) -> dict[str, Stream]:
         """Return the streams by which the program exchanges items with the host."""
-        return streams_of(self.optimized(options))
+        return streams_of(self._way(options, 0))
 
     def runner(self, options: CompileOptions) -> Runner:
         """Return what runs the program; for engine ``hlo`` it is compiled only when asked about costs."""

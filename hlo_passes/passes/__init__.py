@@ -58,7 +58,7 @@ from hlo_passes.passes.reshaped_windows import ReshapedWindows
 from hlo_passes.passes.scatter_reductions import ScatterReductions
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
-from hlo_passes.passes.serialize import Serialize
+from hlo_passes.passes.serialize import LESS_HELD, Serialize
 from hlo_passes.passes.share_costly import ShareCostly
 from hlo_passes.passes.short_sorts import ShortSorts
 from hlo_passes.passes.sparse_sums import AddSparseSums
@@ -71,6 +71,7 @@ from hlo_passes.passes.window_expansion import Windows
 
 __all__ = [
     "DEFAULT_PIPELINE",
+    "LESS_HELD",
     "PASSES",
     "AddSparseSums",
     "AssociativeScans",

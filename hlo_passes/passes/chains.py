@@ -21,6 +21,7 @@ from hlo_passes.ops import (
     Transpose,
 )
 from hlo_passes.ops.elementwise import Elementwise
+from hlo_passes.passes.fusion_groups import is_simple_fold
 from hlo_passes.passes.slicing import UnknownSlice, axis_read, smaller
 
 _FUSED = (Elementwise, Nonlinearity, BroadcastInDim, Constant, Iota, Pad, Reshape, Slice, Transpose)
@@ -53,7 +54,12 @@ class Chain(NamedTuple):
 
 
 def chain_from(
-    computation: Computation, users: Mapping[Value, list[int]], seed: Instruction, axis: int, least: int
+    computation: Computation,
+    users: Mapping[Value, list[int]],
+    arrays: set[Value],
+    seed: Instruction,
+    axis: int,
+    least: int,
 ) -> Chain:
     """Return the chain of a seed.
 
@@ -80,8 +86,8 @@ def chain_from(
             readers = dict.fromkeys(n for v in instruction.results for n in users[v])
             for reader in (computation.instructions[n] for n in readers):
                 todo += [(reader, found) for found in _axes_reading(reader, instruction.results, at)]
-    if all(isinstance(i.op, _FUSED) or (isinstance(i.op, Reduce) and not is_large(i, least)) for i in axes):
-        return Chain({}, {})  # nothing of it is an array inside
+    if not any(v in arrays and v.type.size_bytes >= least for i in axes for v in i.results):
+        return Chain({}, {})
     _fill(computation, users, axes)
     levels = _levels(computation, axes)
     found = {i: axes[i] for i, level in levels.items() if level == levels.get(seed)}
@@ -273,22 +279,47 @@ class Held(NamedTuple):
         return sum(max(0.0, held - size_bytes) for held in self.at)
 
 
+def arrays_of(computation: Computation) -> set[Value]:
+    """Return the results of operations that lie in memory, as fusion will leave them.
+
+    What is computed element by element is no array where one operation reads it so, or folds it, or several that are all fused
+    with one: it is fused with that. Broadcasts and constants are made wherever they are read.
+    """
+    found = set[Value](computation.results)
+    fused_with: dict[Instruction, Instruction] = {}
+    readers: dict[Value, dict[Instruction, None]] = {}
+    for instruction in reversed(computation.instructions):
+        for value in instruction.operands:
+            readers.setdefault(value, {})[instruction] = None
+        found.update(v for v in instruction.results if not isinstance(instruction.op, _FUSED))
+        fused_with[instruction] = instruction
+        if not isinstance(instruction.op, _FUSED) or instruction.result in found:
+            continue
+        read_by = readers.get(instruction.result, {})
+        roots = {fused_with[reader] for reader in read_by}
+        if not all(
+            isinstance(r.op, _FUSED) or (isinstance(r.op, Reduce) and is_simple_fold(r)) for r in read_by
+        ):
+            found.add(instruction.result)
+        elif len(roots) == 1:
+            fused_with[instruction] = roots.pop()
+        elif roots and not is_free(instruction):
+            found.add(instruction.result)
+    return found
+
+
 def held_bytes(computation: Computation, counted: set[Value] | None = None) -> Held:
     """Return what values take: all, or those that are counted.
 
-    What is computed element by element is no array where it is only read so, or folded: it is fused with what reads it. Else it
-    takes the place of an operand as large that is read for the last time.
+    What is no array (``arrays_of``) takes nothing, and keeps what it is made of until it is read. What is computed element by
+    element takes the place of an operand as large that is read for the last time.
     """
-    end = len(computation.instructions)
-    kept = {*computation.results}
-    for instruction in computation.instructions:
-        if not isinstance(instruction.op, (*_FUSED, Reduce)):
-            kept.update(instruction.operands)
+    arrays, end = arrays_of(computation), len(computation.instructions)
     last: dict[Value, int] = dict.fromkeys(computation.results, end)
     for n, instruction in reversed([*enumerate(computation.instructions)]):
         read = n
         if isinstance(instruction.op, _FUSED):
-            read = max((last.get(v, n) for v in instruction.results if v not in kept), default=n)
+            read = max((last.get(v, n) for v in instruction.results if v not in arrays), default=n)
         for value in instruction.operands:
             last[value] = max(last.get(value, 0), read)
     leaving: dict[int, list[Value]] = {}
@@ -300,11 +331,10 @@ def held_bytes(computation: Computation, counted: set[Value] | None = None) -> H
     there: tuple[Value, ...] = ()
     sizes: dict[Value, int] = {}
     for n, instruction in enumerate(computation.instructions):
-        is_fused = isinstance(instruction.op, _FUSED)
         own = {
             v: v.type.size_bytes
             for v in instruction.results
-            if v in last and (v in kept or not is_fused) and (counted is None or v in counted)
+            if v in last and v in arrays and (counted is None or v in counted)
         }
         made = sum(own.values())
         beside = _beside(instruction, counted)

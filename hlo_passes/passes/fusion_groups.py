@@ -209,7 +209,7 @@ class Grouping:
 
     def _start(self, instruction: Instruction) -> None:
         op = instruction.op
-        if isinstance(op, Reduce) and _is_simple(instruction):
+        if isinstance(op, Reduce) and is_simple_fold(instruction):
             group = Group(instruction, "input", instruction.operands[0].type.shape)
         else:
             shape = instruction.results[0].type.shape if instruction.results else ()
@@ -389,7 +389,7 @@ def weight(instruction: Instruction) -> int:
     return ROUTINE if isinstance(instruction.op, _ROUTINES) else OPERATION
 
 
-def _is_simple(reduce: Instruction) -> bool:
+def is_simple_fold(reduce: Instruction) -> bool:
     """Whether a reduction has one operand, a well-known combiner and accumulates in the operand's type."""
     if len(reduce.operands) != 2 or simple_combiner(reduce.regions[0]) is None:
         return False

@@ -71,6 +71,11 @@ class Pipeline:
         """Return the pipeline with a pass's options those of ``changed``, outside groups."""
         return Pipeline(tuple(changed if type(item) is type(changed) else item for item in self.items))
 
+    def around(self, kind: type[Pass]) -> tuple[Pipeline, Pipeline]:
+        """Return the passes before the first of a kind, and those from it on, outside groups; none are the latter if there is none."""
+        at = next((n for n, item in enumerate(self.items) if isinstance(item, kind)), len(self.items))
+        return Pipeline(self.items[:at]), Pipeline(self.items[at:])
+
 
 def default_pipeline(*changed: Pass) -> Pipeline:
     """Return what ``optimize`` runs unless told otherwise, with passes' options those of ``changed``."""

@@ -30,12 +30,23 @@ from hlo_passes.ops import (
 )
 from hlo_passes.passes.base import LocalPass, map_control_regions
 from hlo_passes.passes.boxes import rule_of
-from hlo_passes.passes.chains import Chain, Held, chain_from, held_bytes, inside_bytes, is_free, is_large
+from hlo_passes.passes.chains import (
+    Chain,
+    Held,
+    arrays_of,
+    chain_from,
+    held_bytes,
+    inside_bytes,
+    is_free,
+    is_large,
+)
 from hlo_passes.passes.slicing import UnknownSlice, axis_read, sliced_type, smaller
 from hlo_passes.passes.structure import FreshNames, users_of
 
 MOST_HELD = 0.75
 """Share of the memory that a computation's values may take at once before any are computed in slices."""
+LESS_HELD = 0.35
+"""The same for a program that does not fit: code, messages and what waits in pieces take more of it than of others."""
 HELD_IN_SLICES = 0.35
 """Share of it up to which values are there while slices are computed: the fewer these are the better."""
 LEAST_GAIN = 0.1
@@ -56,10 +67,12 @@ class Serialize(LocalPass):
 
     Args:
       memory: bytes of the machine that the program is for; with 0 nothing changes.
+      most_held: share of it that values may take before any are computed in slices.
     """
 
     name: ClassVar[str] = "serialize"
     memory: int = 0
+    most_held: float = MOST_HELD
 
     def change(self, computation: Computation) -> Computation:
         """Return the computation with loops over slices; itself when its values leave room or no chain is found."""
@@ -75,7 +88,7 @@ class Serialize(LocalPass):
         """Return the computation with as many chains in slices as it takes; itself if they do not leave room in the end."""
         before = held = held_bytes(computation)
         found, rejected = computation, set[tuple[Value, int]]()
-        while held.most > self.memory * MOST_HELD:
+        while held.most > self.memory * self.most_held:
             way = self._best(found, held, rejected)
             if way is None:
                 break
@@ -101,7 +114,7 @@ class Serialize(LocalPass):
         return None
 
     def _beyond(self, held: Held) -> float:
-        return held.beyond(self.memory * MOST_HELD)
+        return held.beyond(self.memory * self.most_held)
 
     def _order(self, way: _Slices) -> tuple[float, bool, int]:
         """Order ways by what is beyond the limit; then by what they compute again, and what slices read."""
@@ -112,14 +125,14 @@ class Serialize(LocalPass):
     ) -> Iterator[_Slices]:
         """Yield in slices the chains that values are among, if what they leave is small; note which are not."""
         least = int(self.memory * LARGE)
-        users = users_of(computation)
+        users, arrays = users_of(computation), arrays_of(computation)
         made = dict.fromkeys(computation.producers[v] for v in values)
         tried: set[tuple[Value, int]] = set()
         for seed in (i for i in made if is_large(i, least) and not is_free(i)):
             for axis, size in enumerate(seed.results[0].type.shape):
                 if size == 1 or (seed.results[0], axis) in tried | rejected:
                     continue
-                chain = chain_from(computation, users, seed, axis, least)
+                chain = chain_from(computation, users, arrays, seed, axis, least)
                 alike = {(i.results[0], a) for i, a in chain.members.items()} | {(seed.results[0], axis)}
                 tried |= alike
                 ways = [_Slices(computation, users, Chain(chain.members, {}))]
@@ -128,7 +141,7 @@ class Serialize(LocalPass):
                 if not worth_it:
                     rejected |= alike
                 for way in worth_it:
-                    way.cut(self.memory * SLICE, self.memory * HELD_IN_SLICES)
+                    way.cut(self.memory * SLICE, self.memory * min(self.most_held, HELD_IN_SLICES))
                     yield way
 
     def _is_worth_it(self, way: _Slices) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ipuxla
-from hlo_passes.passes import DEFAULT_PIPELINE
+from hlo_passes.passes import DEFAULT_PIPELINE, Serialize, default_pipeline
 from ipuxla.errors import OutOfTileMemory
 from tests.flow import assert_same_words, run
 from tiles.compiler import certify
@@ -63,6 +63,39 @@ def test_it_does_not_fit_at_once(name: str) -> None:
     function, arrays = PROGRAMS[name]
     with pytest.raises(OutOfTileMemory):
         ipuxla.jit(function, target=SMALL, passes=DEFAULT_PIPELINE).lower(*arrays).compile()
+
+
+def layers(x, weights):
+    """A step of gradient descent through layers of attention, each of which keeps its scores."""
+
+    def loss(weights):
+        h = x
+        for w, u in weights:
+            q = (h @ w).reshape(1, -1, 4, 16)
+            h = h + jax.nn.gelu(attention(q, q, q).reshape(h.shape) @ u)
+        return jnp.sum(h * h)
+
+    return jax.tree.map(lambda a, b: a - 0.01 * b, weights, jax.grad(loss)(weights))
+
+
+def test_what_does_not_fit_as_it_is_compiled_first_is_computed_in_slices_where_values_leave_room() -> None:
+    arrays = normal(160, 64), [(normal(64, 64) / 8, normal(64, 64) / 8) for _ in range(5)]
+
+    def lowered(passes: str | None = None) -> ipuxla.Lowered:
+        return ipuxla.jit(layers, target=SMALL, donate_argnums=1, passes=passes).lower(*arrays)
+
+    first = str(default_pipeline(Serialize(SMALL.memory_bytes)))
+    with pytest.raises(OutOfTileMemory):
+        lowered(first).compile()
+    compiled = lowered().compile()
+    certify(compiled.executable)
+    text = lowered().as_text("hlo-optimized")
+    assert text == compiled.as_text("hlo-optimized")
+    assert text.count("hlo.repeat") > lowered(first).as_text("hlo-optimized").count("hlo.repeat")
+    want = jax.tree.leaves(jax.jit(layers)(*arrays))
+    for got, wanted in zip(jax.tree.leaves(compiled(*arrays)), want, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=2e-5 * np.abs(wanted).max())
+    assert lowered().compile(plans=compiled.as_text("plans")).executable.fits
 
 
 @pytest.mark.parametrize(("tokens", "heads"), [(4096, 12), (16384, 1)])

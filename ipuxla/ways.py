@@ -1,0 +1,48 @@
+"""A program after the HLO passes: as it is compiled first, and with more of it in slices for when that does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from hlo_passes.ir import Module, print_module
+from hlo_passes.passes import LESS_HELD, Pipeline, Serialize, optimize
+
+
+class Ways:
+    """What the passes leave of a program in each of the ways in which it is compiled until it fits.
+
+    There is a second one where pass ``serialize`` computes other values in slices when less may be held. Each is made when it is
+    asked for.
+    """
+
+    def __init__(self, module: Module, passes: str | Pipeline | None) -> None:
+        """Start from a module and passes; as text, the user's own, they are one way, as are those without ``serialize``."""
+        pipeline = passes if isinstance(passes, Pipeline) else Pipeline.parse(passes or "")
+        before, rest = pipeline.around(Serialize)
+        first, *after = rest.items or (None,)
+        self._made: dict[int, Module] = {}
+        if isinstance(passes, str) or not isinstance(first, Serialize):
+            self._begun, self._rest = [module], pipeline
+            return
+        module = optimize(module, before)
+        more = dataclasses.replace(first, most_held=LESS_HELD)
+        self._begun = [optimize(module, Pipeline((one,))) for one in (first, more)]
+        self._rest = Pipeline(tuple(after))
+        whole, sliced = self._begun
+        if sliced is whole or sliced is module or print_module(sliced) == print_module(whole):
+            self._begun = [whole]
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._begun)
+
+    def __getitem__(self, number: int) -> Module:
+        """Return the module of one of them."""
+        if number not in self._made:
+            self._made[number] = optimize(self._begun[number], self._rest)
+        return self._made[number]
+
+    def __iter__(self) -> Iterator[Module]:
+        """Yield their modules, the one that is compiled first at first."""
+        return (self[number] for number in range(len(self)))
