@@ -9,8 +9,10 @@ that says so.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
+import os
 import pathlib
 import time
 from collections import Counter, defaultdict
@@ -23,13 +25,13 @@ import jax
 import numpy as np
 from absl import app, flags, logging
 
+import ipuxla
 from benchmarks.timing import machine, table, write_result
-from hlo_passes.passes import Serialize, default_pipeline, optimize
-from ipuxla import fitting
-from ipuxla.collection import collection_paused
-from ipuxla.frontend.importer import import_stablehlo
+from ipuxla import fitting, stages, ways
+from ipuxla.errors import OutOfTileMemory
 from tests.models import MAKERS, Model, model
-from tiles.compiler import Executable, ExecuteStep, certify, check, out_of_memory, step_costs
+from tiles.compiler import Executable, ExecuteStep, certify, check, step_costs
+from tiles.kept import FOLDER
 from tiles.report import cost_analysis, memory_analysis
 from tiles.report.counts import static_counts
 from tiles.target import Target
@@ -79,28 +81,35 @@ class Clock:
 
 
 def compiled(made: Model, target: Target, clock: Clock) -> Executable:
-    """Return a model compiled as ``ipuxla.jit`` compiles it, planned again while it does not fit."""
-    jitted = jax.jit(made.function, keep_unused=True, donate_argnums=made.donated)
-    stablehlo = clock.run("trace", lambda: jitted.lower(*made.arguments).compiler_ir("stablehlo"))
-    with collection_paused():
-        return _compiled(stablehlo, target, clock)
-
-
-def _compiled(stablehlo: Any, target: Target, clock: Clock) -> Executable:
-    passes = default_pipeline(Serialize(target.memory_bytes))
-    optimized = clock.run("HLO passes", optimize, clock.run("import", import_stablehlo, stablehlo), passes)
-    lower, plan = clock.timed("lowering", fitting.lower_module), clock.timed("planning", fitting.planned)
-    compile_ = clock.timed("graph compiler", fitting.compile_graph)
-    with (
-        mock.patch.object(fitting, "lower_module", lower),
-        mock.patch.object(fitting, "planned", plan),
-        mock.patch.object(fitting, "compile_graph", compile_),
-    ):
-        executable = fitting.planned_to_fit(optimized, target, {})  # what ``Compiled`` does after its passes
-    clock.run("check", check, executable)
-    if not executable.fits:
-        clock.run("error", lambda: str(out_of_memory(executable, fitting.advice(optimized, executable, {}))))
+    """Return a model as ``ipuxla.jit`` compiles it, from nothing that an earlier process kept."""
+    timed = {
+        (stages, "import_stablehlo"): "import",
+        (ways, "optimize"): "HLO passes",
+        (fitting, "lower_module"): "lowering",
+        (fitting, "planned"): "planning",
+        (fitting, "compile_graph"): "graph compiler",
+    }
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(os.environ, {FOLDER: ""}))
+        for (module, name), stage in timed.items():
+            function = clock.timed(stage, getattr(module, name))
+            stack.enter_context(mock.patch.object(module, name, function))
+        jitted = ipuxla.jit(made.function, target=target, donate_argnums=made.donated)
+        lowered = clock.run("trace", jitted.lower, *made.arguments)
+        clock.seconds["trace"] -= clock.seconds["import"]
+        executable = lowered.compile(check_memory=False).executable
+        clock.run("check", check, executable)
+        if not executable.fits:
+            clock.run("error", _refused, lowered)
     return executable
+
+
+def _refused(lowered: ipuxla.Lowered) -> str:
+    try:
+        lowered.compile(check_memory=True)
+    except OutOfTileMemory as error:
+        return str(error)
+    raise AssertionError("a program that does not fit was compiled")
 
 
 def measure(name: str, target: str | None) -> Row:

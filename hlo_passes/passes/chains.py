@@ -308,13 +308,15 @@ def arrays_of(computation: Computation) -> set[Value]:
     return found
 
 
-def held_bytes(computation: Computation, counted: set[Value] | None = None) -> Held:
-    """Return what values take: all, or those that are counted.
+def held_bytes(
+    computation: Computation, counted: set[Value] | None = None, arrays: set[Value] | None = None
+) -> Held:
+    """Return what values take: all, or those that are counted; ``arrays`` is what ``arrays_of`` returns, if that is known.
 
     What is no array (``arrays_of``) takes nothing, and keeps what it is made of until it is read. What is computed element by
     element takes the place of an operand as large that is read for the last time.
     """
-    arrays, end = arrays_of(computation), len(computation.instructions)
+    arrays, end = arrays or arrays_of(computation), len(computation.instructions)
     last: dict[Value, int] = dict.fromkeys(computation.results, end)
     for n, instruction in reversed([*enumerate(computation.instructions)]):
         read = n

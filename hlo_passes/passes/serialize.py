@@ -135,8 +135,8 @@ class Serialize(LocalPass):
                 chain = chain_from(computation, users, arrays, seed, axis, least)
                 alike = {(i.results[0], a) for i, a in chain.members.items()} | {(seed.results[0], axis)}
                 tried |= alike
-                ways = [_Slices(computation, users, Chain(chain.members, {}))]
-                ways += [_Slices(computation, users, chain)] if chain.again else []
+                chains = [Chain(chain.members, {}), *([chain] if chain.again else [])]
+                ways = [_Slices(computation, users, arrays, each) for each in chains]
                 worth_it = [way for way in ways if self._is_worth_it(way)]
                 if not worth_it:
                     rejected |= alike
@@ -164,8 +164,10 @@ class _Slices:
     held: Held
     read_bytes: int
 
-    def __init__(self, computation: Computation, users: Mapping[Value, list[int]], chain: Chain) -> None:
-        self._computation, self._users, self._chain = computation, users, chain
+    def __init__(
+        self, computation: Computation, users: Mapping[Value, list[int]], arrays: set[Value], chain: Chain
+    ) -> None:
+        self._computation, self._users, self._arrays, self._chain = computation, users, arrays, chain
         made = {v for i in chain.members for v in i.results}
         results = set(computation.results)
         self._left = [v for i in chain.members for v in i.results if v in results or self._is_read_outside(v)]
@@ -178,7 +180,7 @@ class _Slices:
     @cached_property
     def inside(self) -> int:
         """The most bytes that those of its values take at once that nothing else reads, and those that slices compute again."""
-        return held_bytes(self._computation, self._counted).most
+        return held_bytes(self._computation, self._counted, self._arrays).most
 
     def takes(self, least: float) -> bool:
         """Whether there are so many bytes inside."""
