@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 from hlo_passes.ir import Module, print_module
 from hlo_passes.passes import LESS_HELD, Pipeline, Serialize, optimize
@@ -16,22 +15,18 @@ class Ways:
     asked for.
     """
 
-    def __init__(self, module: Module, passes: str | Pipeline | None) -> None:
-        """Start from a module and passes; as text, the user's own, they are one way, as are those without ``serialize``."""
-        pipeline = passes if isinstance(passes, Pipeline) else Pipeline.parse(passes or "")
-        before, rest = pipeline.around(Serialize)
-        first, *after = rest.items or (None,)
+    def __init__(self, module: Module, passes: str | Pipeline) -> None:
+        """Start from a module and passes; as text, the user's own, they are one way."""
         self._made: dict[int, Module] = {}
-        if isinstance(passes, str) or not isinstance(first, Serialize):
-            self._begun, self._rest = [module], pipeline
+        if isinstance(passes, str):
+            self._begun, self._rest = [module], Pipeline.parse(passes)
             return
+        before, first, after = passes.around(Serialize)
         module = optimize(module, before)
         more = dataclasses.replace(first, most_held=LESS_HELD)
-        self._begun = [optimize(module, Pipeline((one,))) for one in (first, more)]
-        self._rest = Pipeline(tuple(after))
-        whole, sliced = self._begun
-        if sliced is whole or sliced is module or print_module(sliced) == print_module(whole):
-            self._begun = [whole]
+        whole, sliced = (optimize(module, Pipeline((one,))) for one in (first, more))
+        is_one = sliced is whole or print_module(sliced) == print_module(whole)
+        self._begun, self._rest = [whole] if is_one else [whole, sliced], after
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -42,7 +37,3 @@ class Ways:
         if number not in self._made:
             self._made[number] = optimize(self._begun[number], self._rest)
         return self._made[number]
-
-    def __iter__(self) -> Iterator[Module]:
-        """Yield their modules, the one that is compiled first at first."""
-        return (self[number] for number in range(len(self)))

@@ -10,7 +10,7 @@ import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
 from hlo_passes.errors import HloError, UnsupportedOp
 from hlo_passes.ir import Computation, Instruction, Module, print_module, verify
@@ -30,6 +30,7 @@ DEFAULT_PIPELINE = (
 MAX_ROUNDS = 64
 """Rounds after which a ``fix`` group that still changes the module is taken for an endless one."""
 
+_P = TypeVar("_P", bound=Pass)
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _VALUE = re.compile(r"[\w.+-]+")
 
@@ -71,10 +72,16 @@ class Pipeline:
         """Return the pipeline with a pass's options those of ``changed``, outside groups."""
         return Pipeline(tuple(changed if type(item) is type(changed) else item for item in self.items))
 
-    def around(self, kind: type[Pass]) -> tuple[Pipeline, Pipeline]:
-        """Return the passes before the first of a kind, and those from it on, outside groups; none are the latter if there is none."""
-        at = next((n for n, item in enumerate(self.items) if isinstance(item, kind)), len(self.items))
-        return Pipeline(self.items[:at]), Pipeline(self.items[at:])
+    def around(self, kind: type[_P]) -> tuple[Pipeline, _P, Pipeline]:
+        """Return the passes before the first of a kind outside groups, that pass, and those after it.
+
+        Raises:
+          LookupError: there is none.
+        """
+        for n, item in enumerate(self.items):
+            if isinstance(item, kind):
+                return Pipeline(self.items[:n]), item, Pipeline(self.items[n + 1 :])
+        raise LookupError(f"no pass {kind.name!r} in {self}")
 
 
 def default_pipeline(*changed: Pass) -> Pipeline:

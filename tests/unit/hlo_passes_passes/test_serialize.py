@@ -140,6 +140,19 @@ def test_what_is_read_outside_is_put_together() -> None:
         assert any(isinstance(i.op, DynamicUpdateSlice) for i in loop.regions[0].instructions)
 
 
+def test_what_a_fold_of_all_of_it_weighs_is_computed_again() -> None:
+    """The largest of all is known after one round over the scores, and weighs them in another."""
+
+    def sorted_rows(x: jax.Array, y: jax.Array) -> jax.Array:
+        d = distances(x, y)
+        return jnp.sort(d / jnp.max(d), 1)[:, 3]
+
+    before, after = serialized(sorted_rows, POINTS, 40_000)
+    assert len(loops(after)) >= 1
+    assert sum(isinstance(i.op, DotGeneral) for i in before.walk()) == 1
+    assert held_bytes(after.entry_computation).most < held_bytes(before.entry_computation).most
+
+
 def test_what_a_fold_of_all_of_it_needs_stays_whole() -> None:
     _, after = serialized(two_stages, POINTS, 16_000)
     assert not loops(after)
