@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,8 @@ from tiles.target import Target
 
 TILES, STEPS = 5, 6
 TARGET = Target.named("gc200").replace(num_tiles=TILES, bytes_per_tile=4096)
+FILLED = 0.93
+"""Share of the memory that buffers take that were cut out of it."""
 MASKS = st.integers(1, (1 << TILES) - 1)
 
 
@@ -69,6 +72,28 @@ def test_allocated_buffers_never_overlap(wanted: list[Request]) -> None:
 @given(requests())
 def test_allocation_repeats(wanted: list[Request]) -> None:
     assert allocate(wanted, TARGET) == allocate(wanted, TARGET)
+
+
+def pieces(rng: random.Random, low: int, high: int, first: int, last: int, cuts: int) -> list[Request]:
+    """Cut memory from ``low`` to ``high`` and steps ``first`` to ``last`` again and again, along either; a buffer for each piece."""
+    if not cuts or rng.random() < 0.15:
+        return [Request(f"b{low}.{first}", "variable", int((high - low) * FILLED), 1, first, last)]
+    if last > first and rng.random() < 0.5:
+        at = rng.randint(first, last - 1)
+        return pieces(rng, low, high, first, at, cuts - 1) + pieces(rng, low, high, at + 1, last, cuts - 1)
+    if high - low < 16:
+        return pieces(rng, low, high, first, last, 0)
+    at = low + 8 * rng.randint(1, (high - low) // 8 - 1)
+    return pieces(rng, low, at, first, last, cuts - 1) + pieces(rng, at, high, first, last, cuts - 1)
+
+
+@given(st.integers(0, 10**9))
+def test_buffers_that_some_arrangement_holds_nearly_always_fit(seed: int) -> None:
+    """Largest first alone finds room for two thirds of such sets; with other orders it is 99 of 100."""
+    rng = random.Random(seed)
+    size = TARGET.bytes_per_tile
+    fitted = [allocate(pieces(rng, 0, size, 0, 7, rng.randint(5, 7)), TARGET)[1] for _ in range(25)]
+    assert sum(fitted) >= 21
 
 
 @given(

@@ -2,6 +2,9 @@
 
 Two buffers may share addresses only when their tile sets or their lifetimes are disjoint. First fit,
 largest first; code goes to executable regions, data to the interleaved region while it has room there.
+Where something finds no room though no tile holds more than its memory at any time, other orders are tried, with data
+from the end of memory down: by what buffers take of memory and time together, or as they start, each again and again
+with what found no room before all else.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from tiles.graph.layout import align_up, tiles_of
 from tiles.target import Target
 
 ALIGNMENT = 8
+RETRIES = 8
+"""How often each of two other orders is tried where something finds no room; programs that fitted at last took 4 at most."""
 
 
 @dataclass(frozen=True)
@@ -50,34 +55,100 @@ def allocate(requests: Sequence[Request], target: Target) -> tuple[dict[str, int
     Addresses beyond the end of memory are handed out when nothing fits, so that the report of a program
     that does not fit can be written.
     """
+    everything = range(len(requests))
+    order = sorted(everything, key=lambda i: (not requests[i].executable, -requests[i].size_bytes, i))
+    first, left_out = _placed(requests, order, target)
+    if not left_out or _exceeds(requests, target):
+        return first, not left_out
+    for key in (_by_share, _by_start):
+        order = sorted(everything, key=lambda i: (not requests[i].executable, *key(requests[i]), i))
+        for _ in range(RETRIES):
+            addresses, left_out = _placed(requests, order, target, from_end=True)
+            if not left_out:
+                return addresses, True
+            order.sort(key=lambda i: (not requests[i].executable, i not in left_out))
+    return first, False
+
+
+def _by_share(request: Request) -> tuple[int, ...]:
+    """Order by what a buffer takes of memory and time together, the most first."""
+    return (-request.size_bytes * (request.end - request.start + 1),)
+
+
+def _by_start(request: Request) -> tuple[int, ...]:
+    """Order by when a buffer is first live, of those that start together the largest first."""
+    return request.start, -request.size_bytes
+
+
+def _exceeds(requests: Sequence[Request], target: Target) -> bool:
+    """Whether some tile holds more than its memory at some time, or more code than it can run."""
+    regions = target.memory_regions
+    rooms = {
+        False: sum(r.size_bytes for r in regions),
+        True: sum(r.size_bytes for r in regions if r.executable),
+    }
+    for only_code, room in rooms.items():
+        ranges = [
+            (r.start, r.end, low, high, r.size_bytes)
+            for r in requests
+            if r.executable or not only_code
+            for low, high in tile_ranges(r.mask)
+        ]
+        if ranges and live_bytes(np.array(ranges, np.int64), target.num_tiles).max() > room:
+            return True
+    return False
+
+
+def live_bytes(ranges: np.ndarray, num_tiles: int) -> np.ndarray:
+    """Return live bytes, int64 ``[steps + 1, num_tiles]``: row ``n + 1`` is step n, the first row the start.
+
+    Args:
+      ranges: first step (-1: from the start), last step, first tile, the tile after the last one, and bytes on each
+        of these tiles, int64 ``[ranges, 5]``.
+      num_tiles: tiles of the machine.
+    """
+    first, last, low, high, size = ranges.T
+    change = np.zeros((last.max(initial=-1) + 3, num_tiles + 1), np.int64)
+    for step, sign in ((first + 1, 1), (last + 2, -1)):
+        np.add.at(change, (step, low), sign * size)
+        np.add.at(change, (step, high), -sign * size)
+    return change.cumsum(axis=0).cumsum(axis=1)[:-1, :-1]
+
+
+def _placed(
+    requests: Sequence[Request], order: Sequence[int], target: Target, from_end: bool = False
+) -> tuple[dict[str, int], set[int]]:
+    """Return the address of every request, each placed where there is room first, and those that found none.
+
+    Code goes as low as may be; so does data, in interleaved memory if there is room, or as high as may be ``from_end``.
+    """
     regions = target.memory_regions
     begin = min(r.base for r in regions)
     end = max(r.base + r.size_bytes for r in regions)
     code_end = max((r.base + r.size_bytes for r in regions if r.executable), default=end)
     data_begin = min((r.base for r in regions if not r.executable), default=begin)
-    order = sorted(
-        range(len(requests)), key=lambda i: (not requests[i].executable, -requests[i].size_bytes, i)
-    )
     placed = _Placed(requests)
     addresses: dict[str, int] = {}
-    fits = True
+    left_out = set[int]()
     for i in order:
         request = requests[i]
         gaps = Gaps(*placed.interfering(request))
         size = align_up(request.size_bytes, ALIGNMENT)
         if request.executable:
             address = gaps.first(size, begin, code_end)
+        elif from_end:
+            address = gaps.last(size, begin, end // ALIGNMENT * ALIGNMENT)
         else:
             address = gaps.first(size, data_begin, end)
             if address is None:
                 address = gaps.first(size, begin, end)
         if address is None:
-            fits = False
+            left_out.add(i)
             address = gaps.first(size, end, None)
             assert address is not None
         placed.add(request, address, size)
         addresses[request.name] = address
-    return addresses, fits
+    return addresses, left_out
 
 
 class _Placed:
@@ -140,6 +211,18 @@ class Gaps:
             return None
         at = int(start[found])
         return at if end is None or at + size <= end else None
+
+    def last(self, size: int, begin: int, end: int) -> int | None:
+        """Return the highest address in ``[begin, end)`` with ``size`` free bytes up to ``end``, or None."""
+        if not size:
+            return end if begin <= end else None
+        low = int(np.searchsorted(self.next, begin + size))
+        high = int(np.searchsorted(self.reach, end - size, side="right"))
+        if low >= high:
+            return None
+        after = np.minimum(self.next[low:high], end)
+        found = np.flatnonzero(after - np.maximum(self.reach[low:high], begin) >= size)
+        return int(after[found[-1]]) - size if found.size else None
 
 
 @functools.lru_cache(maxsize=4096)

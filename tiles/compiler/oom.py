@@ -12,6 +12,7 @@ import numpy as np
 
 from tiles.compiler.costs import exchange_code_by_step
 from tiles.compiler.executable import CODE_CATEGORIES, Buffer, Executable
+from tiles.compiler.memory import live_bytes
 from tiles.compiler.steps import ExecuteStep, StepRecord
 from tiles.errors import OutOfTileMemory
 from tiles.plan import CODE_PRICE
@@ -373,18 +374,10 @@ def _by_category(buffers: Iterable[Buffer]) -> dict[str, int]:
 
 
 def _live_bytes(executable: Executable) -> np.ndarray:
-    """Return live bytes, int64 ``[steps + 2, tiles]``: row ``n + 1`` is step n, the first row the start."""
-    ranges = np.array(
-        [
-            (b.start + 1, b.end + 2, low, high, b.size_bytes)
-            for b in executable.buffers.values()
-            for low, high in b.tiles
-        ],
-        np.int64,
-    ).reshape(-1, 5)
-    first, after, low, high, size = ranges.T
-    change = np.zeros((len(executable.steps) + 3, executable.target.num_tiles + 1), np.int64)
-    for step, sign in ((first, 1), (after, -1)):
-        np.add.at(change, (step, low), sign * size)
-        np.add.at(change, (step, high), -sign * size)
-    return change.cumsum(axis=0).cumsum(axis=1)[:-1, :-1]
+    """Return live bytes as ``live_bytes`` does, int64 ``[steps + 2, tiles]``."""
+    ranges = [
+        (b.start, b.end, low, high, b.size_bytes)
+        for b in executable.buffers.values()
+        for low, high in b.tiles
+    ]
+    return live_bytes(np.array(ranges, np.int64).reshape(-1, 5), executable.target.num_tiles)

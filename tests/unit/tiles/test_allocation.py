@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from tiles.compiler.memory import Gaps, Request, allocate
@@ -48,6 +50,25 @@ def test_what_does_not_fit_is_put_behind_the_memory(gc200: Target) -> None:
     assert addresses["b"] >= end
 
 
+def test_buffers_that_the_largest_first_leave_no_room_for_lie_otherwise(gc200: Target) -> None:
+    """On paper they fill the memory at every step; a pair of the first three leaves no whole room for the fourth."""
+    target = gc200.replace(bytes_per_tile=4096)
+    wanted = [
+        request("kept", 1080, live=(0, 5)),
+        request("left", 1736, live=(0, 2)),
+        request("right", 1144, live=(0, 2)),
+        request("wide", 2880, live=(3, 5)),
+        request("last", 3968, live=(6, 7)),
+    ]
+    addresses, fits = allocate(wanted, target)
+    assert fits
+    spans = {r.name: range(addresses[r.name], addresses[r.name] + r.size_bytes) for r in wanted}
+    for a, b in itertools.combinations(wanted, 2):
+        apart = a.end < b.start or b.end < a.start
+        assert apart or not set(spans[a.name]) & set(spans[b.name])
+    assert all(target.region_of(spans[r.name][k]) is not None for r in wanted for k in (0, -1))
+
+
 def test_code_behind_the_memory_leaves_no_gap_that_ends_behind_its_region(gc200: Target) -> None:
     """Code that does not fit must not make room for other code across the border of executable memory."""
     room = next(r.size_bytes for r in gc200.memory_regions if r.executable)
@@ -79,5 +100,6 @@ def test_gaps_are_those_of_counting_every_address() -> None:
         begin, size = int(random.integers(0, 30)), int(random.integers(0, 9))
         end = begin + int(random.integers(0, 40))
         taken = {address for b, e in zip(begins, ends, strict=True) for address in range(b, e)}
-        free = (a for a in range(begin, end - size + 1) if taken.isdisjoint(range(a, a + size)))
-        assert Gaps(begins, ends).first(size, begin, end) == next(free, None)
+        found = [a for a in range(begin, end - size + 1) if taken.isdisjoint(range(a, a + size))]
+        assert Gaps(begins, ends).first(size, begin, end) == next(iter(found), None)
+        assert Gaps(begins, ends).last(size, begin, end) == next(reversed(found), None)
