@@ -389,8 +389,20 @@ def _hull(spans: list[tuple[int, int]]) -> tuple[int, int]:
 def live_range(graph: Graph, order: Order, members: list[str], last: int) -> tuple[int, int]:
     """Return the first and last step a storage is live in; loops it crosses are covered whole.
 
-    What a function shares with its callers lives from its first use to its last, all calls between included.
+    What a function shares with its callers lives from its first use to its last, all calls between included. What lives
+    across a later call of a function does so while its steps run, which have lower numbers.
     """
+    start, end = uncalled_range(graph, order, members, last)
+    for _ in order.recalls:  # at most that many rounds: each moves the start below one more function
+        crossed = [low for at, low in order.recalls if start < at <= end and low < start]
+        if not crossed:
+            break
+        start = min(crossed)
+    return start, end
+
+
+def uncalled_range(graph: Graph, order: Order, members: list[str], last: int) -> tuple[int, int]:
+    """Return the first and last step of a storage's life as they stand: what it lives across is not called between them."""
     uses = sorted({use for name in members for use in order.accesses.get(name, ())})
     start = min((n for n, _ in uses), default=-1)
     end = max((n for n, _ in uses), default=-1)
@@ -411,11 +423,6 @@ def live_range(graph: Graph, order: Order, members: list[str], last: int) -> tup
         inside = [use for use in uses if first <= use[0] <= final]
         if inside and (len(inside) < len(uses) or start < first or end > final or not inside[0][1]):
             start, end = min(start, first), max(end, final)
-    for _ in order.recalls:  # at most that many rounds: each moves the start below one more function
-        crossed = [low for at, low in order.recalls if start < at <= end and low < start]
-        if not crossed:
-            break
-        start = min(crossed)
     return start, end
 
 

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from tiles.cached import cached_property
-from tiles.compiler.order import Order, is_carried_around, live_range
+from tiles.compiler.order import Order, is_carried_around, live_range, uncalled_range
 from tiles.graph import TEMPORARY, ComputeSet, Copy, Tensor, Vertices
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import is_resident
@@ -66,6 +66,12 @@ class Storages:
         """Return the first and the last step in which a storage is live."""
         order = self.order
         return live_range(order.graph, order, self._members[storage], len(order.steps))
+
+    def _begins(self, storage: str) -> int:
+        """Return the step in which a storage's value begins, where no function shares it: whatever is called later."""
+        order, members = self.order, self._members[storage]
+        of = live_range if self._holds_any(storage, order.pinned) else uncalled_range
+        return of(order.graph, order, members, len(order.steps))[0]
 
     # ---- who uses a storage
 
@@ -295,7 +301,7 @@ class Storages:
                 continue
             if is_carried_around(self.order, self._members[storage], number):
                 continue
-            if self.live_range(self._of[result])[0] == self.live_range(storage)[1] == number:
+            if self._begins(self._of[result]) == number == self.live_range(storage)[1]:
                 return storage
         return None
 

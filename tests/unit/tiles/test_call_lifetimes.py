@@ -63,6 +63,35 @@ def test_a_parameter_and_a_result_live_around_the_calls(engine: str) -> None:
     assert np.array_equal(got, (first + second) * (first + 5))
 
 
+def test_updates_between_calls_lie_where_the_donated_inputs_did(engine: str) -> None:
+    """Each result lives across the calls that follow, as weights do that are updated when their layer's gradient is known."""
+    graph = Graph(TARGET, "updates")
+    weights = [graph.add_input((8,), "float32", f"w{n}") for n in range(3)]
+    x = graph.add_input((8,), "float32", "x")
+    graph.donated = (0, 1, 2)
+    given, made, function = variable(graph, "given"), variable(graph, "made"), tiles.Sequence()
+    graph.functions["f"] = function
+    function.add(Copy(made.name, (popops.mul(Site(graph, sequence=function), given, 3.0).name,)))
+    value, updated = x, []
+    for weight in weights:
+        graph.program.add(Copy(given.name, (value.name,)))
+        graph.program.add(Call("f"))
+        value = popops.add(graph, made, weight)
+        updated.append(popops.sub(graph, weight, made))
+    graph.outputs = [tensor.name for tensor in updated]
+    executable = compiled(graph)
+    for weight, tensor in zip(weights, updated, strict=True):
+        assert executable.variables[tensor.name].storage == weight.name
+    given_weights = [X + n for n in range(3)]
+    got, _ = make_engine(executable, engine).run(*given_weights, X)
+    want, carried = [], X
+    for weight in given_weights:
+        want.append(weight - 3 * carried)
+        carried = 3 * carried + weight
+    for found, expected in zip(got, want, strict=True):
+        assert np.array_equal(found, expected)
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_what_a_call_leaves_for_the_next_one_lives_between_them(engine: str, nested: bool) -> None:
     """A function that counts its calls; between them others want the room."""
