@@ -62,14 +62,17 @@ def planned_to_fit(
     graph = lower_module(module, target, inputs)
     policy: Policy | None = Policy(code_price=code_price_of(graph))
     attempts: list[Executable] = []
-    missing = math.inf
+    missing, is_spread = math.inf, False
     while policy is not None and len(attempts) <= (REPLANS if replans is None else replans):
         executable = compile_graph(planned(graph, Planner(policy, plans)), check_memory=False)
         if executable.fits:
             return executable
         attempts.append(executable)
         before, missing = missing, sum(max(0, lack.excess_bytes) for lack in shortages(executable))
-        policy = eased(executable, policy) if missing <= STILL_MISSING * before else None
+        # Variables on more tiles are tried first and cost little; what helps where they do not is still to come.
+        given, goes_on = policy, is_spread or missing <= STILL_MISSING * before
+        policy = eased(executable, given) if goes_on else None
+        is_spread = policy is not None and policy.held_share < given.held_share
     return min(attempts, key=lambda executable: shortage(executable).excess_bytes)
 
 

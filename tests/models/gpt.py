@@ -123,3 +123,23 @@ def _gpt2(published: bool) -> Model:
     size = Size(12, 768, 12, 50257, 128, tied=True) if published else Size(1, 8, 2, 11, 5, tied=True)
     goals = Goals(must_fit=False, exchange_code_bytes=120_000)
     return step_of(size, 1, Values(published, "float16"), goals=goals)
+
+
+@register("gpt2-small-sgd")
+def _gpt2_sgd(published: bool) -> Model:
+    """Return a step of plain gradient descent, whose state is the weights alone."""
+    size = Size(12, 768, 12, 50257, 128, tied=True) if published else Size(2, 8, 2, 11, 5, tied=True)
+    new = Values(published, "float16")
+    params = params_of(new, size)
+
+    def step(params: Any, tokens: Any) -> tuple[Any, Any]:
+        def loss(params: Any) -> Any:
+            found = logits(params, tokens[:, :-1], size).astype(jnp.float32)
+            return cross_entropy(found, tokens[:, 1:]).mean()
+
+        found, gradients = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - (0.01 * g).astype(p.dtype), params, gradients), found
+
+    tokens = new.integers(size.vocabulary, 1, size.context + 1)
+    goals = Goals(exchange_code_bytes=120_000)
+    return Model(step, (params, tokens), size.context, "tokens", donated=(0,), goals=goals)

@@ -18,7 +18,7 @@ from ipuxla.errors import OutOfTileMemory
 from tiles.compiler import Executable, compile_graph, eased, out_of_memory, shortage, shortages
 from tiles.compiler.costs import exchange_code_sizes
 from tiles.compiler.executable import CODE_CATEGORIES
-from tiles.compiler.oom import CODE, DATA
+from tiles.compiler.oom import CODE, DATA, LEAST_HELD_SHARE
 from tiles.planning import Planner, Policy
 
 SMALL = ipuxla.Target.named("gc200").replace(num_tiles=16)
@@ -43,6 +43,22 @@ def test_a_program_that_does_not_fit_is_planned_again() -> None:
     args = [rng.normal(size=(256, 512)).astype(np.float32)]
     args += [(rng.normal(size=(512, 512)) / 20).astype(np.float32) for _ in WEIGHTS]
     np.testing.assert_allclose(compiled(*args), jax.jit(network)(*args), atol=1e-4)
+
+
+def test_planning_goes_on_where_more_tiles_for_variables_do_not_help(monkeypatch) -> None:
+    """They are tried first where they might help; then operations give up some of what they take, as without."""
+    lowered = ipuxla.jit(network, target=SMALL).lower(jax.ShapeDtypeStruct((256, 512), jnp.float32), *WEIGHTS)
+    module = lowered._pipeline.optimized(lowered.options)
+    missing = []
+
+    def spreading_first(executable: Executable, policy: Policy) -> Policy | None:
+        missing.append(shortage(executable).excess_bytes)
+        changed = dataclasses.replace(policy, held_share=LEAST_HELD_SHARE)
+        return eased(executable, policy) if len(missing) > 1 else changed
+
+    monkeypatch.setattr(fitting, "eased", spreading_first)
+    assert fitting.planned_to_fit(module, SMALL, {}).fits
+    assert missing[1] > fitting.STILL_MISSING * missing[0]
 
 
 def test_operations_that_crowd_a_tile_give_up_some_of_what_they_take() -> None:
