@@ -15,7 +15,7 @@ from ipuxla.lowering import lower_module
 from ipuxla.sharding import ArraySharding
 from tiles.compiler import Executable, compile_graph, eased, shortage, shortage_text, shortages
 from tiles.compiler.executable import CODE_CATEGORIES
-from tiles.compiler.oom import CODE, SHOWN
+from tiles.compiler.oom import CODE, SHOWN, with_dearer_code
 from tiles.errors import IpuError, OutOfTileMemory
 from tiles.graph import Graph, Plan
 from tiles.planning import Planner, Policy, code_price_of
@@ -27,6 +27,8 @@ FIRST_REPLANS = 1
 """The same where more of it can be computed in slices: that is tried next, and takes less time."""
 STILL_MISSING = 0.75
 """Share of the bytes that a tile lacks which planning again has to bring it down to, or it was the last time."""
+DEARER = 2
+"""How often code then becomes dearer, and what is planned so is eased once."""
 SHARING = "outline-repeats{min-ops=8},dce"
 """Passes after the default ones that make functions of shorter runs of operations, which then share their code."""
 MOST_SHARED = 0.1
@@ -57,23 +59,65 @@ def planned_to_fit(
     """Return the program, planned again while it does not fit and planning otherwise may help.
 
     When nothing helps it is the attempt that came closest, marked as not fitting. ``inputs`` is as for
-    ``lower_module``; ``replans`` is how often it is planned again at most, ``REPLANS`` if None.
+    ``lower_module``; ``replans`` is how often it is planned again at most; all that may help is tried if it is None.
     """
     graph = lower_module(module, target, inputs)
-    policy: Policy | None = Policy(code_price=code_price_of(graph))
-    attempts: list[Executable] = []
-    missing, is_spread = math.inf, False
-    while policy is not None and len(attempts) <= (REPLANS if replans is None else replans):
+    first = Policy(code_price=code_price_of(graph))
+    attempts: list[_Attempt] = []
+    for policy in _policies(first, attempts, replans):
         executable = compile_graph(planned(graph, Planner(policy, plans)), check_memory=False)
         if executable.fits:
             return executable
-        attempts.append(executable)
-        before, missing = missing, sum(max(0, lack.excess_bytes) for lack in shortages(executable))
+        attempts.append(_Attempt(policy, executable))
+    return min(attempts, key=lambda attempt: shortage(attempt.executable).excess_bytes).executable
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A program that does not fit, and what it was planned by."""
+
+    policy: Policy
+    executable: Executable
+
+    @functools.cached_property
+    def missing_bytes(self) -> int:
+        """Bytes that are missing, of memory and of memory for code."""
+        return sum(max(0, lack.excess_bytes) for lack in shortages(self.executable))
+
+
+def _policies(first: Policy, attempts: Sequence[_Attempt], replans: int | None) -> Iterator[Policy]:
+    """Yield how to plan a program and, as it does not fit, how to plan it again, as long as that may help.
+
+    First it is eased step by step. Where that ends, and ``replans`` is None, code becomes dearer than for the attempt that came
+    closest, if shorter code could make up for what is missing there: operations with less room are cut into slices, whose code
+    then takes what their data do not.
+
+    Args:
+      first: how to plan it first.
+      attempts: what came of all that was yielded so far.
+      replans: how often it is planned again at most.
+    """
+    yield first
+    missing, is_spread = math.inf, False
+    for _ in range(REPLANS if replans is None else replans):
+        last = attempts[-1]
+        before, missing = missing, last.missing_bytes
         # Variables on more tiles are tried first and cost little; what helps where they do not is still to come.
-        given, goes_on = policy, is_spread or missing <= STILL_MISSING * before
-        policy = eased(executable, given) if goes_on else None
-        is_spread = policy is not None and policy.held_share < given.held_share
-    return min(attempts, key=lambda executable: shortage(executable).excess_bytes)
+        goes_on = is_spread or missing <= STILL_MISSING * before
+        policy = eased(last.executable, last.policy) if goes_on else None
+        if policy is None:
+            break
+        is_spread = policy.held_share < last.policy.held_share
+        yield policy
+    for _ in range(DEARER if replans is None else 0):
+        closest = min(attempts, key=lambda attempt: attempt.missing_bytes)
+        policy = with_dearer_code(closest.executable, closest.policy)
+        if policy is None or any(policy == attempt.policy for attempt in attempts):
+            return
+        yield policy
+        policy = eased(attempts[-1].executable, policy)
+        if policy is not None:
+            yield policy
 
 
 def beyond_memory(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 from jax import lax
 
 import ipuxla
+from hlo_passes.ir import Module
 from hlo_passes.passes import DEFAULT_PIPELINE
 from ipuxla import fitting
 from ipuxla.errors import OutOfTileMemory
@@ -19,6 +21,7 @@ from tiles.compiler import Executable, compile_graph, eased, out_of_memory, shor
 from tiles.compiler.costs import exchange_code_sizes
 from tiles.compiler.executable import CODE_CATEGORIES
 from tiles.compiler.oom import CODE, DATA, LEAST_HELD_SHARE
+from tiles.graph import Graph
 from tiles.planning import Planner, Policy
 
 SMALL = ipuxla.Target.named("gc200").replace(num_tiles=16)
@@ -59,6 +62,67 @@ def test_planning_goes_on_where_more_tiles_for_variables_do_not_help(monkeypatch
     monkeypatch.setattr(fitting, "eased", spreading_first)
     assert fitting.planned_to_fit(module, SMALL, {}).fits
     assert missing[1] > fitting.STILL_MISSING * missing[0]
+
+
+def test_code_becomes_dearer_from_the_attempt_that_came_closest(monkeypatch) -> None:
+    """Plans and programs are stand-ins: what is watched is in which order which policies are tried."""
+    lacking, tried = iter([100, 40, 90, 10, 0]), []
+
+    def compiled(policy: Policy, check_memory: bool) -> types.SimpleNamespace:
+        tried.append(policy)
+        excess = next(lacking)
+        return types.SimpleNamespace(fits=not excess, excess_bytes=excess)
+
+    def less_room(_: object, policy: Policy) -> Policy:
+        room = policy.memory_proportions.get("dot", 0.6) / 2
+        return dataclasses.replace(policy, memory_proportions={"dot": room})
+
+    monkeypatch.setattr(fitting, "lower_module", lambda *_: Graph(SMALL, "stand-in"))
+    monkeypatch.setattr(fitting, "planned", lambda _, planner: planner.policy)
+    monkeypatch.setattr(fitting, "compile_graph", compiled)
+    monkeypatch.setattr(fitting, "shortages", lambda found: (found,))
+    monkeypatch.setattr(fitting, "eased", less_room)
+    monkeypatch.setattr(
+        fitting, "with_dearer_code", lambda _, policy: dataclasses.replace(policy, code_price=7.0)
+    )
+    assert fitting.planned_to_fit(Module("stand-in", (), ""), SMALL, {}).fits
+    rooms = [policy.memory_proportions.get("dot") for policy in tried]
+    assert rooms == [None, 0.3, 0.15, 0.3, 0.15]
+    assert [policy.code_price == 7.0 for policy in tried] == [False, False, False, True, True]
+
+
+def test_training_on_long_sequences_fits_with_dearer_code() -> None:
+    """Two blocks of 768 on 4,096 tokens, nothing recomputed: with less room alone 36 KB are missing on a tile."""
+    half, channels, heads = jnp.float16, 768, 12
+
+    def norm(x, scale):
+        wide = x.astype(jnp.float32)
+        centred = wide - wide.mean(-1, keepdims=True)
+        return (centred * lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)).astype(half) * scale
+
+    def block(x, p):
+        batch, length, _ = x.shape
+        wide = (norm(x, p["first"]) @ p["qkv"]).reshape(batch, length, 3, heads, channels // heads)
+        q, k, v = (wide[:, :, n] for n in range(3))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * (channels // heads) ** -0.5
+        weights = jax.nn.softmax(scores.astype(jnp.float32), -1).astype(half)
+        x = x + jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(x.shape) @ p["out"]
+        return x + jax.nn.gelu(norm(x, p["second"]) @ p["up"]) @ p["down"]
+
+    def loss(params, x):
+        for p in params:
+            x = block(x, p)
+        return x.astype(jnp.float32).var()
+
+    def step(params, x):
+        gradients = jax.grad(loss)(params, x)
+        return jax.tree.map(lambda p, g: p - (0.01 * g).astype(p.dtype), params, gradients)
+
+    sizes = {"first": (768,), "second": (768,), "qkv": (768, 2304), "out": (768, 768)}
+    sizes |= {"up": (768, 3072), "down": (3072, 768)}
+    params = [{name: jax.ShapeDtypeStruct(size, half) for name, size in sizes.items()}] * 2
+    x = jax.ShapeDtypeStruct((1, 4096, channels), half)
+    ipuxla.jit(step, donate_argnums=0, target="gc200").lower(params, x).compile().certify()
 
 
 def test_operations_that_crowd_a_tile_give_up_some_of_what_they_take() -> None:

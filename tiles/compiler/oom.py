@@ -212,9 +212,24 @@ def eased(executable: Executable, policy: Policy) -> Policy | None:
         if changed != policy and lack.kind != DATA:
             return changed
     if by_code or lack.kind == DATA:
-        dearer = min(policy.code_price * CODE_PRICE_RISE, MOST_CODE_PRICE)
-        changed = replace(changed, code_price=max(policy.code_price, dearer))
+        changed = replace(changed, code_price=_dearer(policy.code_price))
     return None if changed == policy else changed
+
+
+def with_dearer_code(executable: Executable, policy: Policy) -> Policy | None:
+    """Return how to plan a program again that does not fit with code dearer, None where shorter code would not be enough.
+
+    Args:
+      executable: the program that does not fit.
+      policy: what it was planned with.
+    """
+    if not all(lack.is_made_up_by_code(policy) for lack in shortages(executable)):
+        return None
+    return replace(policy, code_price=_dearer(policy.code_price))
+
+
+def _dearer(price: float) -> float:
+    return max(price, min(price * CODE_PRICE_RISE, MOST_CODE_PRICE))
 
 
 def tightened(executable: Executable, policy: Policy) -> dict[str, float]:
