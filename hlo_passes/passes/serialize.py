@@ -86,6 +86,8 @@ class Serialize(LocalPass):
 
     def _in_slices(self, computation: Computation) -> Computation:
         """Return the computation with as many chains in slices as it takes; itself if they do not leave room in the end."""
+        if sum(v.type.size_bytes for v in computation.parameters) > self.memory:
+            return computation  # what it is given leaves no room, whatever is made of it
         before = held = held_bytes(computation)
         found, rejected = computation, set[tuple[Value, int]]()
         while held.most > self.memory * self.most_held:

@@ -134,6 +134,13 @@ def test_values_that_leave_room_stay_whole() -> None:
     assert optimize(before, "serialize") is before
 
 
+def test_where_arguments_alone_leave_no_room_all_stays_whole() -> None:
+    given = sum(x.nbytes for x in HEADS)
+    assert loops(serialized(attention, HEADS, given + 4)[1])
+    before, after = serialized(attention, HEADS, given - 4)
+    assert after is before
+
+
 def test_what_is_read_outside_is_put_together() -> None:
     _, after = serialized(kept, POINTS, 24_000)
     for loop in (i for i in after.walk() if isinstance(i.op, Repeat)):
