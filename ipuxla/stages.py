@@ -391,11 +391,11 @@ class Pipeline:
     def _first_to_fit(self, options: CompileOptions) -> tuple[int, Executable]:
         found: list[tuple[int, Executable]] = []
         last = len(self._ways(options)) - 1
-        for number in range(last + 1):
+        briefly = [(number, FIRST_REPLANS) for number in range(last)]
+        for number, replans in [*briefly, *((number, None) for number in (last, *range(last)))]:
             module, plans = self._way(options, number), options.pinned_plans
             try:
                 with self._naming_internal_errors(options):
-                    replans = None if number == last else FIRST_REPLANS
                     executable = planned_to_fit(module, options.machine, plans, self._inputs, replans)
                     require_pinned(executable, plans)
             except InvalidPlan:  # plans that are pinned may be those of another way

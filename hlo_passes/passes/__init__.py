@@ -12,6 +12,7 @@ from hlo_passes.passes.complex import LegalizeComplex, has_complex, split_positi
 from hlo_passes.passes.cse import EliminateCommonSubexpressions
 from hlo_passes.passes.dce import EliminateDeadCode
 from hlo_passes.passes.divergence import Uneven, uneven_collective
+from hlo_passes.passes.early_updates import EarlyUpdates
 from hlo_passes.passes.equal_decisions import with_equal_decisions
 from hlo_passes.passes.errors import (
     BrokenPass,
@@ -79,6 +80,7 @@ __all__ = [
     "BrokenPass",
     "Buffers",
     "Canonicalize",
+    "EarlyUpdates",
     "EliminateCommonSubexpressions",
     "EliminateDeadCode",
     "Expand",
