@@ -24,7 +24,7 @@ from tiles.target import System, Target, find_machine, known_names
 REPLANS = 4
 """How often a program that does not fit is planned again."""
 FIRST_REPLANS = 1
-"""The same where more of it can be computed in slices: that is tried next, and takes less time."""
+"""The same where it can be compiled in another way, which holds less at once: that is tried next, and takes less time."""
 STILL_MISSING = 0.75
 """Share of the bytes that a tile lacks which planning again has to bring it down to, or it was the last time."""
 DEARER = 2

@@ -389,6 +389,7 @@ class Pipeline:
         return self._plannings[key]
 
     def _first_to_fit(self, options: CompileOptions) -> tuple[int, Executable]:
+        """Return the way that fits first: all but the last are tried briefly, then the last, then the others as long as may help."""
         found: list[tuple[int, Executable]] = []
         last = len(self._ways(options)) - 1
         briefly = [(number, FIRST_REPLANS) for number in range(last)]

@@ -57,13 +57,13 @@ def allocate(requests: Sequence[Request], target: Target) -> tuple[dict[str, int
     """
     everything = range(len(requests))
     order = sorted(everything, key=lambda i: (not requests[i].executable, -requests[i].size_bytes, i))
-    first, left_out = _placed(requests, order, target)
+    first, left_out = _first_fit(requests, order, target)
     if not left_out or _exceeds(requests, target):
         return first, not left_out
     for key in (_by_share, _by_start):
         order = sorted(everything, key=lambda i: (not requests[i].executable, *key(requests[i]), i))
         for _ in range(RETRIES):
-            addresses, left_out = _placed(requests, order, target, from_end=True)
+            addresses, left_out = _first_fit(requests, order, target, from_end=True)
             if not left_out:
                 return addresses, True
             order.sort(key=lambda i: (not requests[i].executable, i not in left_out))
@@ -115,7 +115,7 @@ def live_bytes(ranges: np.ndarray, num_tiles: int) -> np.ndarray:
     return change.cumsum(axis=0).cumsum(axis=1)[:-1, :-1]
 
 
-def _placed(
+def _first_fit(
     requests: Sequence[Request], order: Sequence[int], target: Target, from_end: bool = False
 ) -> tuple[dict[str, int], set[int]]:
     """Return the address of every request, each placed where there is room first, and those that found none.

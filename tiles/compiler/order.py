@@ -402,7 +402,7 @@ def live_range(graph: Graph, order: Order, members: list[str], last: int) -> tup
 
 
 def uncalled_range(graph: Graph, order: Order, members: list[str], last: int) -> tuple[int, int]:
-    """Return the first and last step of a storage's life as they stand: what it lives across is not called between them."""
+    """Return the first and last step a storage is live in, as ``live_range`` does, but not the steps of functions called meanwhile."""
     uses = sorted({use for name in members for use in order.accesses.get(name, ())})
     start = min((n for n, _ in uses), default=-1)
     end = max((n for n, _ in uses), default=-1)
