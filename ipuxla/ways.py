@@ -13,8 +13,8 @@ EARLY = Pipeline((EarlyUpdates(),))
 class Ways:
     """What the passes leave of a program in each of the ways in which it is compiled until it fits.
 
-    There is a second one where pass ``serialize`` computes other values in slices when less may be held, and where much is held
-    and donated state could be updated earlier (pass ``early-updates``); it has both. Each is made when it is asked for.
+    There is a second one where pass ``serialize`` computes other values in slices when less may be held; else, where much is held
+    and donated state could be updated earlier (pass ``early-updates``). Each is made when it is asked for.
     """
 
     def __init__(self, module: Module, passes: str | Pipeline) -> None:
@@ -29,7 +29,7 @@ class Ways:
         whole, sliced = (optimize(module, Pipeline((one,))) for one in (first, more))
         self._begun = [(whole, after)]
         if sliced is not whole and print_module(sliced) != print_module(whole):
-            self._begun.append((sliced, Pipeline((*after.items, *EARLY.items))))
+            self._begun.append((sliced, after))
         elif first.memory and self._is_updated_late(LESS_HELD * first.memory):
             self._begun.append((self[0], EARLY))
 
