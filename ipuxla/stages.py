@@ -65,7 +65,7 @@ from tiles.compiler import (
     require_pinned,
     shortage,
 )
-from tiles.errors import InvalidGraph, InvalidPlan
+from tiles.errors import InvalidGraph, InvalidPlan, OutOfTileMemory
 from tiles.graph import Graph, Stream, print_graph
 from tiles.numerics.dtypes import name_of
 from tiles.report import print_tile_code, profile
@@ -363,8 +363,7 @@ class Pipeline:
     def _compiled(self, options: CompileOptions) -> Executable:
         plans = options.pinned_plans
         if options.check_memory and not plans:
-            module = self._way(options, len(self._ways(options)) - 1)
-            refused = beyond_memory(module, options.machine, self._inputs)
+            refused = self._beyond_memory(options)
             if refused is not None:
                 refused.make_profile = profile
                 raise refused
@@ -375,6 +374,15 @@ class Pipeline:
             error.make_profile = profile
             raise error
         return executable
+
+    def _beyond_memory(self, options: CompileOptions) -> OutOfTileMemory | None:
+        """Return the error of a program that has no room on any chip in any of its ways; see ``beyond_memory``."""
+        refused = None
+        for number in {0: None, len(self._ways(options)) - 1: None}:  # the last one holds least
+            refused = beyond_memory(self._way(options, number), options.machine, self._inputs)
+            if refused is None:
+                break
+        return refused
 
     def _planned(self, options: CompileOptions) -> tuple[int, Executable]:
         """Return which way of the program fits first, or comes closest, and the program.

@@ -5,16 +5,27 @@ from __future__ import annotations
 import dataclasses
 
 from hlo_passes.ir import Module, print_module
-from hlo_passes.passes import LESS_HELD, EarlyUpdates, Pipeline, Serialize, analyze, optimize
+from hlo_passes.passes import (
+    LESS_HELD,
+    EarlyUpdates,
+    Pipeline,
+    Recompute,
+    Rematerialize,
+    Serialize,
+    analyze,
+    optimize,
+)
 
 EARLY = Pipeline((EarlyUpdates(),))
+RECOMPUTED = Pipeline((Recompute(),))
 
 
 class Ways:
     """What the passes leave of a program in each of the ways in which it is compiled until it fits.
 
     There is a second one where pass ``serialize`` computes other values in slices when less may be held; else, where much is held
-    and donated state could be updated earlier (pass ``early-updates``). Each is made when it is asked for.
+    and donated state could be updated earlier (pass ``early-updates``). Where much is held there is another in which values
+    are computed again rather than kept (pass ``recompute``), and both. Each is made when it is asked for.
     """
 
     def __init__(self, module: Module, passes: str | Pipeline) -> None:
@@ -24,21 +35,25 @@ class Ways:
             self._begun = [(module, Pipeline.parse(passes))]
             return
         before, first, after = passes.around(Serialize)
+        between, rematerialize, rest = after.around(Rematerialize)
         module = optimize(module, before)
         more = dataclasses.replace(first, most_held=LESS_HELD)
         whole, sliced = (optimize(module, Pipeline((one,))) for one in (first, more))
-        self._begun = [(whole, after)]
+        kept = Pipeline((*between.items, rematerialize))
+        self._begun = [(optimize(whole, kept), rest)]
         if sliced is not whole and print_module(sliced) != print_module(whole):
-            self._begun.append((sliced, after))
-        elif first.memory and self._is_updated_late(LESS_HELD * first.memory):
-            self._begun.append((self[0], EARLY))
+            self._begun.append((optimize(sliced, kept), rest))
+        if first.memory and self._peak_bytes() > LESS_HELD * first.memory:
+            least, _ = self._begun[-1]
+            if len(self._begun) == 1 and optimize(self[0], EARLY) is not self[0]:
+                self._begun.append((self[0], EARLY))
+            again = optimize(least, RECOMPUTED)
+            if again is not least:
+                self._begun.append((again, Pipeline((*rest.items, *EARLY.items))))
 
-    def _is_updated_late(self, least: float) -> bool:
-        """Return whether the first way holds so many bytes at once, and donated state could be updated earlier."""
-        found = self[0]
-        if optimize(found, EARLY) is found:
-            return False
-        return analyze(found.entry_computation, found.donated).peak_bytes > least
+    def _peak_bytes(self) -> int:
+        """Return how many bytes the first way holds at once."""
+        return analyze(self[0].entry_computation, self[0].donated).peak_bytes
 
     def __len__(self) -> int:
         """Return how many there are."""

@@ -51,6 +51,7 @@ from hlo_passes.passes.pipeline import (
 from hlo_passes.passes.powers import Powers
 from hlo_passes.passes.precompute import Precompute
 from hlo_passes.passes.quotients import Quotients
+from hlo_passes.passes.recompute import Recompute
 from hlo_passes.passes.recover import RecoverNetworks
 from hlo_passes.passes.regular_gathers import RegularGathers
 from hlo_passes.passes.rematerialize import Rematerialize
@@ -115,6 +116,7 @@ __all__ = [
     "Powers",
     "Precompute",
     "Quotients",
+    "Recompute",
     "RecoverNetworks",
     "RegularGathers",
     "Rematerialize",

@@ -99,7 +99,7 @@ def _is_fused(instruction: Instruction) -> bool:
 
 def _round(computation: Computation, donated: tuple[int, ...]) -> Computation:
     """Compute values again after the place where most is kept; return the computation itself if nothing is gained."""
-    kept = _Kept(computation, donated)
+    kept = Kept(computation, donated)
     if kept.position < 0 or kept.size_bytes < LEAST_BYTES:
         return computation
     again: set[Value] = set()
@@ -116,10 +116,17 @@ def _round(computation: Computation, donated: tuple[int, ...]) -> Computation:
     return _rewritten(computation, kept, again)
 
 
-class _Kept:
+class Kept:
     """What is kept at the place of a computation where that is most.
 
+    Args:
+      computation: a valid computation.
+      donated: numbers of its parameters that need not be kept.
+
     Attributes:
+      made: number of the instruction that makes each value; parameters are absent.
+      readers: numbers of the instructions that read each value.
+      donated: parameters that need not be kept.
       position: instructions up to this one run before, the others after; -1 where nothing is kept.
       size_bytes: bytes of the values that are made before and read after.
       read: values made before that only what can be computed in one pass with them reads after.
@@ -127,7 +134,9 @@ class _Kept:
     """
 
     def __init__(self, computation: Computation, donated: tuple[int, ...]) -> None:
+        """Find that place, and who reads what."""
         self.computation = computation
+        self.donated = {computation.parameters[n] for n in donated}
         self.producers = computation.producers
         self.made = {v: n for n, i in enumerate(computation.instructions) for v in i.results}
         self.readers: dict[Value, list[int]] = defaultdict(list)
@@ -189,7 +198,7 @@ class _Component:
     leaves: set[Value] = field(default_factory=set[Value])
 
 
-def _components(kept: _Kept) -> list[_Component]:
+def _components(kept: Kept) -> list[_Component]:
     """Return what is read after the place, with what it can be computed from, apart where nothing is shared."""
     depth: dict[Value, int] = {}
     stack = deque((value, 0) for value in kept.read)
@@ -236,7 +245,7 @@ class _Cut:
       again: values to compute again.
     """
 
-    def __init__(self, kept: _Kept, component: _Component) -> None:
+    def __init__(self, kept: Kept, component: _Component) -> None:
         self.values = component.values
         number = {value: n for n, value in enumerate(self.values)}
         self.source, self.sink = 2 * len(self.values), 2 * len(self.values) + 1
@@ -300,7 +309,7 @@ class _Cut:
         return found
 
 
-def _rewritten(computation: Computation, kept: _Kept, again: set[Value]) -> Computation:
+def _rewritten(computation: Computation, kept: Kept, again: set[Value]) -> Computation:
     """Return the computation whose later part computes values again, each right before its first reader."""
     names = FreshNames(value_names(computation))
     made: list[Instruction] = list(computation.instructions[: kept.position + 1])
@@ -331,7 +340,7 @@ def _rewritten(computation: Computation, kept: _Kept, again: set[Value]) -> Comp
 
 
 def _in_order(
-    values: Iterable[Value], kept: _Kept, again: set[Value], env: Mapping[Value, Value]
+    values: Iterable[Value], kept: Kept, again: set[Value], env: Mapping[Value, Value]
 ) -> list[Value]:
     """Return what is to be computed again for ``values``, operands first."""
     order: dict[Value, None] = {}

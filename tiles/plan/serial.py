@@ -19,6 +19,8 @@ from tiles.target import Target
 MOST_TURNS = 64
 DEAR, LONG = 4.0, 100_000
 """How much dearer than without exchange a plan is, and how many cycles it takes, from which on slices are looked at though it fits."""
+NEARLY = 1.25
+"""How much more temporaries than the fewest the slices have that are taken where none keep to the bound."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ def serial_split(
 ) -> SerialSplit | None:
     """Return the cheapest serial split whose temporaries keep to the bound, None if none is needed or none helps.
 
+    Where the whole does not keep to it and no split does, either, that is the cheapest of those with the fewest temporaries.
+
     One is needed where no plan of the whole keeps to it, or where those that do are far dearer than others: a cell that sums a
     long reduction for few results, say, as all that a better one reads at once does not fit. Along each dimension that is the
     one into the fewest slices that do: twice as many until they do, then halving.
@@ -80,8 +84,8 @@ def serial_split(
     limit = memory_proportion * target.bytes_per_tile
     if not codelet.is_contraction:
         return None
-    whole, temporary = best(form)
-    if temporary > limit:
+    whole, needed = best(form)
+    if needed > limit:
         whole = math.inf
     else:
         question = Question(form, codelet, tuple(operands), result_dtypes, target, code_price)
@@ -89,16 +93,24 @@ def serial_split(
             return None
     grains = codelet.grains(form, target)
     options: list[tuple[float, int, int]] = []
+    beyond: list[tuple[int, tuple[float, int, int]]] = []
     for d in form.results[0].dims:
         size, tried, count = form.dims[d].size, 1, 2  # too few slices, and slices to try
         enough = None
         while tried < count <= min(size, MOST_TURNS):
             extent = min(size, align_up(ceil_div(size, count), grains[d]))
             cycles, temporary = best(slice_form(form, d, 0, extent))
+            option = (cycles * ceil_div(size, extent), d, extent)
             if extent < size and temporary <= limit:
-                options.append((cycles * ceil_div(size, extent), d, extent))
+                options.append(option)
                 enough = count
             else:
                 tried = count
+                beyond += [(temporary, option)] if extent < size else []
             count = 2 * count if enough is None else (tried + enough) // 2
-    return SerialSplit(*min(options)[1:]) if options and min(options)[0] < whole else None
+    if options:
+        return SerialSplit(*min(options)[1:]) if min(options)[0] < whole else None
+    fewest = min((temporary for temporary, _ in beyond), default=needed)
+    if needed <= max(limit, NEARLY * fewest):
+        return None
+    return SerialSplit(*min(option for temporary, option in beyond if temporary <= NEARLY * fewest)[1:])

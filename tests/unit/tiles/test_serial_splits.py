@@ -8,8 +8,9 @@ import pytest
 from tiles.compiler import certify, compile_graph
 from tiles.compiler.costs import step_costs
 from tiles.engine import make_engine
-from tiles.graph import Graph
-from tiles.plan import Operand, serial_split
+from tiles.graph import Graph, OpForm
+from tiles.plan import Operand, search, serial_split
+from tiles.plan.serial import MOST_TURNS, NEARLY, slice_form
 from tiles.planning import Planner, Policy, operation_of
 from tiles.poplibs import poplin
 from tiles.poplibs.forms import dot_form
@@ -68,12 +69,34 @@ def test_slices_of_one_size_are_cut_alike() -> None:
     assert len(cuts) == len({g.form.dims for g in slices}) < len(slices)
 
 
+FORM = dot_form((64, 250), (250, 90), (), (), (1,), (0,))
+CODELET = poplin.matmul_codelet("float32", "float32")
+OPERANDS = [Operand((64, 250), "float32", None), Operand((250, 90), "float32", None)]
+
+
 def test_what_fits_is_not_cut() -> None:
-    form = dot_form((64, 250), (250, 90), (), (), (1,), (0,))
-    codelet = poplin.matmul_codelet("float32", "float32")
-    operands = [Operand((64, 250), "float32", None), Operand((250, 90), "float32", None)]
-    assert serial_split(form, codelet, operands, ("float32",), SMALL, 0.6) is None
-    assert serial_split(form, codelet, operands, ("float32",), SMALL, 1e-6) is None  # nothing helps
+    assert serial_split(FORM, CODELET, OPERANDS, ("float32",), SMALL, 0.6) is None
+
+
+def test_where_no_slices_keep_to_the_bound_those_with_few_temporaries_are_taken() -> None:
+    """They were not cut at all: a product of the vocabulary in a GPT-2's step then took 721 of 639 KB on a tile."""
+    bound = 1e-6
+
+    def temporaries(form: OpForm) -> int:
+        return search(form, CODELET, OPERANDS, ("float32",), SMALL, memory_proportion=bound)[
+            0
+        ].temporary_bytes
+
+    split = serial_split(FORM, CODELET, OPERANDS, ("float32",), SMALL, bound)
+    assert split is not None
+    least = min(
+        temporaries(slice_form(FORM, d, 0, extent))
+        for d in FORM.results[0].dims
+        for extent in range(1, FORM.dims[d].size)
+        if FORM.dims[d].size <= MOST_TURNS * extent and extent % CODELET.grains(FORM, SMALL)[d] == 0
+    )
+    assert bound * SMALL.bytes_per_tile < least
+    assert temporaries(split.forms(FORM)[0]) <= NEARLY * least < temporaries(FORM)
 
 
 @pytest.mark.parametrize(
