@@ -43,7 +43,9 @@ class Ways:
         self._begun = [(optimize(whole, kept), rest)]
         if sliced is not whole and print_module(sliced) != print_module(whole):
             self._begun.append((optimize(sliced, kept), rest))
-        if first.memory and self._peak_bytes() > LESS_HELD * first.memory:
+        held = sum(type_.size_bytes for type_ in module.entry_computation.parameter_types)
+        # Where arguments alone take more than the memory nothing makes room.
+        if first.memory and held <= first.memory and self._peak_bytes() > LESS_HELD * first.memory:
             least, _ = self._begun[-1]
             if len(self._begun) == 1 and optimize(self[0], EARLY) is not self[0]:
                 self._begun.append((self[0], EARLY))

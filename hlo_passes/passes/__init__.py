@@ -66,6 +66,7 @@ from hlo_passes.passes.short_sorts import ShortSorts
 from hlo_passes.passes.sparse_sums import AddSparseSums
 from hlo_passes.passes.tabulate import Tabulate
 from hlo_passes.passes.take_apart import TakeApart
+from hlo_passes.passes.top_one import TopOne
 from hlo_passes.passes.trim import Trim
 from hlo_passes.passes.undefined import FoldNan
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
@@ -129,6 +130,7 @@ __all__ = [
     "ShortSorts",
     "Tabulate",
     "TakeApart",
+    "TopOne",
     "Trim",
     "Uneven",
     "UnknownPass",

@@ -24,14 +24,12 @@ from hlo_passes.ops import (
     TopK,
     sort_keys,
 )
-from hlo_passes.ops.elementwise import And, Compare, Not, Or, Select, Xor
+from hlo_passes.ops.elementwise import And, Compare, Not, Or, Select
 from hlo_passes.passes.base import LocalPass
 from hlo_passes.passes.dce import without_dead_instructions
 from hlo_passes.passes.patterns import PATTERNS
 from hlo_passes.passes.rewriter import Patterns, Rewriter
-
-_BIT_TYPES = {"f16": "i16", "bf16": "i16", "f32": "i32"}
-"""Floats whose total order is that of integers made of their bits."""
+from hlo_passes.passes.top_one import BIT_TYPES, reordered
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class ShortSorts(LocalPass):
         if not wanted or n < 2 or types[0].size < n * self.many_rows:
             return 0
         by_bits = {types[key.operand].dtype for key in keys if _is_by_bits(types[key.operand], key)}
-        if not by_bits <= set(_BIT_TYPES) or any(types[key.operand].is_complex for key in keys):
+        if not by_bits <= set(BIT_TYPES) or any(types[key.operand].is_complex for key in keys):
             return 0
         exchanges = len(types) * len(_exchanges(n, wanted))
         are_bytes = any(type_.bits <= 8 for type_ in types)
@@ -187,10 +185,10 @@ class _Columns:
         if made is not None:
             return column
         column = network.add(slice_, column)
-        return _reordered(network.add(self._bits(), column), network) if self.by_bits else column
+        return reordered(network.add(self._bits(), column), network.add) if self.by_bits else column
 
     def _bits(self) -> BitcastConvert:
-        return BitcastConvert(_BIT_TYPES[self.array.type.dtype])
+        return BitcastConvert(BIT_TYPES[self.array.type.dtype])
 
     def kept(self, columns: dict[int, Value], is_last: bool, network: Builder) -> dict[int, Value]:
         """Return what an expression has made of columns, the last one of those that are read."""
@@ -200,7 +198,7 @@ class _Columns:
         if not self.by_bits:
             return found
         back = BitcastConvert(self.array.type.dtype)
-        return {place: network.add(back, _reordered(y, network)) for place, y in found.items()}
+        return {place: network.add(back, reordered(y, network.add)) for place, y in found.items()}
 
     def joined(self, rewriter: Rewriter) -> Value:
         """Return the array that has the columns in the end."""
@@ -264,12 +262,3 @@ def _is_no_later(one: Value, other: Value, key: SortKey, network: Builder) -> Va
         return found
     greater = one if key.is_descending else other
     return network.add(Or(), found, network.add(Compare("NE"), greater, greater))
-
-
-def _reordered(bits: Value, network: Builder) -> Value:
-    """Return the bits of floats as integers in their total order, and of such integers the floats' bits."""
-    zero, magnitude = (
-        network.add(Constant.splat(number, bits.type)) for number in (0, (1 << (bits.type.bits - 1)) - 1)
-    )
-    is_negative = network.add(Compare("LT"), bits, zero)
-    return network.add(Select(), is_negative, network.add(Xor(), bits, magnitude), bits)
