@@ -233,14 +233,7 @@ def least_at_contractions(module: Module) -> Iterator[Needs]:
 
 def _is_contraction(instruction: Instruction) -> bool:
     """Whether an instruction sums products of several elements for each of its result's, so that neither operand can lie there."""
-    op = instruction.op
-    if isinstance(op, ops.Convolution):
-        kernel = instruction.operands[1].type
-        return kernel.size > kernel.shape[op.dimension_numbers.kernel_output_feature]
-    if not isinstance(op, ops.DotGeneral):
-        return False
-    lhs = instruction.operands[0].type.shape
-    return math.prod(lhs[d] for d in op.dimension_numbers.lhs_contracting) > 1
+    return ops.summed_products(instruction.op, [v.type for v in instruction.operands]) > 1
 
 
 def _needed(entry: Computation) -> set[Value]:

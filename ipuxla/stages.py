@@ -377,12 +377,11 @@ class Pipeline:
 
     def _beyond_memory(self, options: CompileOptions) -> OutOfTileMemory | None:
         """Return the error of a program that has no room on any chip in any of its ways; see ``beyond_memory``."""
-        refused = None
-        for number in {0: None, len(self._ways(options)) - 1: None}:  # the last one holds least
-            refused = beyond_memory(self._way(options, number), options.machine, self._inputs)
-            if refused is None:
-                break
-        return refused
+        refused = beyond_memory(self._way(options, 0), options.machine, self._inputs)
+        last = len(self._ways(options)) - 1  # which holds least
+        if refused is None or last == 0:
+            return refused
+        return beyond_memory(self._way(options, last), options.machine, self._inputs)
 
     def _planned(self, options: CompileOptions) -> tuple[int, Executable]:
         """Return which way of the program fits first, or comes closest, and the program.

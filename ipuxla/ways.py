@@ -25,7 +25,7 @@ class Ways:
 
     There is a second one where pass ``serialize`` computes other values in slices when less may be held; else, where much is held
     and donated state could be updated earlier (pass ``early-updates``). Where much is held there is another in which values
-    are computed again rather than kept (pass ``recompute``), and both. Each is made when it is asked for.
+    are computed again rather than kept (pass ``recompute``) and donated state is updated early, too. Each is made when it is asked for.
     """
 
     def __init__(self, module: Module, passes: str | Pipeline) -> None:

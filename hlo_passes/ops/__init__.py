@@ -18,7 +18,7 @@ from hlo_passes.ops.complex import Complex, Imag, Real
 from hlo_passes.ops.contraction import DotAlgorithm, DotDimensionNumbers, DotGeneral
 from hlo_passes.ops.control import Call, Fusion
 from hlo_passes.ops.control_flow import Case, ControlFlow, If, Repeat, While
-from hlo_passes.ops.convolution import ConvDimensionNumbers, Convolution, window_count
+from hlo_passes.ops.convolution import ConvDimensionNumbers, Convolution, summed_products, window_count
 from hlo_passes.ops.data_movement import (
     BroadcastInDim,
     Concatenate,
@@ -232,6 +232,7 @@ __all__ = [
     "simple_combiner",
     "simple_selection",
     "sort_keys",
+    "summed_products",
     "update_kind",
     "window_count",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +11,7 @@ from jax import Array, lax
 
 from hlo_passes.ir.op import FusionCategory, Op, attribute
 from hlo_passes.ir.types import DTYPES, TensorType, dtype_name
-from hlo_passes.ops.contraction import PRECISIONS, product_dtypes
+from hlo_passes.ops.contraction import PRECISIONS, DotGeneral, product_dtypes
 from hlo_passes.ops.elementwise import Convert
 
 
@@ -185,3 +186,18 @@ def window_count(
     extent = padding + (0 if size == 0 else (size - 1) * base_dilation + 1)
     span = 0 if window == 0 else (window - 1) * window_dilation + 1
     return 0 if extent <= 0 or span > extent else (extent - span) // stride + 1
+
+
+def summed_products(op: Op, operands: Sequence[TensorType]) -> int:
+    """Return how many products an operation sums for each element of its result; 0 if it is no contraction.
+
+    Args:
+      op: any operation.
+      operands: the types of its operands.
+    """
+    if isinstance(op, DotGeneral):
+        return math.prod(operands[0].shape[d] for d in op.dimension_numbers.lhs_contracting)
+    if isinstance(op, Convolution):
+        kernel = operands[1].shape
+        return math.prod(n for d, n in enumerate(kernel) if d != op.dimension_numbers.kernel_output_feature)
+    return 0

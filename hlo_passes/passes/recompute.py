@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -69,22 +68,6 @@ class Recompute(Pass):
         return dataclasses.replace(module, computations=computations)
 
 
-def _is_contraction(instruction: Instruction) -> bool:
-    return isinstance(instruction.op, ops.DotGeneral | ops.Convolution)
-
-
-def _is_short(instruction: Instruction) -> bool:
-    """Whether an instruction is a contraction that sums few products for each element."""
-    op = instruction.op
-    lhs, rhs = (v.type.shape for v in instruction.operands[:2]) if _is_contraction(instruction) else ((), ())
-    if isinstance(op, ops.DotGeneral):
-        return math.prod(lhs[d] for d in op.dimension_numbers.lhs_contracting) <= MOST_PRODUCTS
-    if isinstance(op, ops.Convolution):
-        features = rhs[op.dimension_numbers.kernel_output_feature]
-        return math.prod(rhs) <= MOST_PRODUCTS * features
-    return False
-
-
 class _Choice:
     """Which of the values that are kept at a place are computed again after it.
 
@@ -115,7 +98,9 @@ class _Choice:
         return isinstance(self._producers[value].op, AGAIN)
 
     def _is_short(self, value: Value) -> bool:
-        return _is_short(self._producers[value])
+        """Whether a value is the result of a contraction that sums few products for each element."""
+        made = self._producers[value]
+        return 0 < ops.summed_products(made.op, [v.type for v in made.operands]) <= MOST_PRODUCTS
 
     def _is_worth_it(self, value: Value, leaves: set[Value]) -> bool:
         """Whether little has to be kept to compute a value again, and nothing that could be computed again in its place."""

@@ -7,7 +7,7 @@ ones, ...) each comparison is one of arrays, and all of them are one expression,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,12 +24,14 @@ from hlo_passes.ops import (
     TopK,
     sort_keys,
 )
-from hlo_passes.ops.elementwise import And, Compare, Not, Or, Select
+from hlo_passes.ops.elementwise import And, Compare, Not, Or, Select, Xor
 from hlo_passes.passes.base import LocalPass
 from hlo_passes.passes.dce import without_dead_instructions
 from hlo_passes.passes.patterns import PATTERNS
 from hlo_passes.passes.rewriter import Patterns, Rewriter
-from hlo_passes.passes.top_one import BIT_TYPES, reordered
+
+BIT_TYPES = {"f16": "i16", "bf16": "i16", "f32": "i32"}
+"""Floats whose total order is that of integers made of their bits."""
 
 
 @dataclass(frozen=True)
@@ -262,3 +264,17 @@ def _is_no_later(one: Value, other: Value, key: SortKey, network: Builder) -> Va
         return found
     greater = one if key.is_descending else other
     return network.add(Or(), found, network.add(Compare("NE"), greater, greater))
+
+
+def reordered(bits: Value, add: Callable[..., Value]) -> Value:
+    """Return the bits of floats as integers in their total order, and of such integers the floats' bits.
+
+    Args:
+      bits: signed integers.
+      add: adds an operation with its operands, and returns its result.
+    """
+    zero, magnitude = (
+        add(Constant.splat(number, bits.type)) for number in (0, (1 << (bits.type.bits - 1)) - 1)
+    )
+    is_negative = add(Compare("LT"), bits, zero)
+    return add(Select(), is_negative, add(Xor(), bits, magnitude), bits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,24 +10,10 @@ import numpy as np
 
 from hlo_passes.ir import Builder, Computation, Instruction, Op, TensorType, Value
 from hlo_passes.ops import BitcastConvert, Constant, Iota, Reduce, Reshape, TopK
-from hlo_passes.ops.elementwise import And, Compare, Convert, Or, Select, ShiftRightArithmetic, Xor
+from hlo_passes.ops.elementwise import And, Compare, Convert, Or, Select
 from hlo_passes.passes.base import LocalPass
 from hlo_passes.passes.rewriter import Patterns, Rewriter
-
-BIT_TYPES = {"f16": "i16", "bf16": "i16", "f32": "i32"}
-"""Floats whose total order is that of integers made of their bits."""
-
-
-def reordered(bits: Value, add: Callable[..., Value]) -> Value:
-    """Return the bits of floats as integers in their total order, and of such integers the floats' bits.
-
-    Args:
-      bits: signed integers.
-      add: adds an operation with its operands, and returns its result.
-    """
-    width = bits.type.bits - 1
-    places, magnitude = (add(Constant.splat(number, bits.type)) for number in (width, (1 << width) - 1))
-    return add(Xor(), bits, add(And(), add(ShiftRightArithmetic(), bits, places), magnitude))
+from hlo_passes.passes.short_sorts import BIT_TYPES, reordered
 
 
 @dataclass(frozen=True)
@@ -35,7 +21,7 @@ class TopOne(LocalPass):
     """Write ``lax.top_k(x, 1)``, of integers and of floats of at most 32 bits in their total order, as a reduction.
 
     Of equal elements the first one is taken. A vertex that selects merges elements in order: of 1,024 rows of 1,000 floats it takes
-    25,274 cycles on a GC200, the reduction 4,800.
+    25,274 cycles on a GC200, the reduction 10,819.
     """
 
     name: ClassVar[str] = "top-one"

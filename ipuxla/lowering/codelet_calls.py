@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from hlo_passes.ir import Computation, Instruction
 from hlo_passes.ir.interpreter import evaluate_computation
-from hlo_passes.ops import CodeletCall, Constant, DotGeneral, Elementwise, Reduce, Repeat
+from hlo_passes.ops import CodeletCall, Constant, DotGeneral, Elementwise, Reduce, Repeat, summed_products
 from hlo_passes.ops.point_form import Axis, PointForm, at_points
 from hlo_passes.ops.point_form import Tensor as FormTensor
 from hlo_passes.passes.indexing import NotAffine, expression
@@ -323,9 +323,7 @@ def _own(instruction: Instruction, elements: int, target: Target) -> float:
 
 def _contracted(instruction: Instruction) -> int:
     """Return how many products are summed for one element of a product of matrices."""
-    op, lhs = instruction.op, instruction.operands[0].type
-    assert isinstance(op, DotGeneral)
-    return math.prod(lhs.shape[d] for d in op.dimension_numbers.lhs_contracting)
+    return summed_products(instruction.op, [v.type for v in instruction.operands])
 
 
 def flops_of_point(function: Computation) -> int:
