@@ -25,6 +25,9 @@ REPLANS = 4
 """How often a program that does not fit is planned again."""
 FIRST_REPLANS = 1
 """The same where it can be compiled in another way, which holds less at once: that is tried next, and takes less time."""
+LITTLE_MISSING = 0.1
+"""Share of a tile's memory up to which what is missing may be found by planning again so: nine training steps that lacked
+more, in thirteen ways together, fitted in none of them then, and this took up to two fifths of their compilation."""
 STILL_MISSING = 0.75
 """Share of the bytes that a tile lacks which planning again has to bring it down to, or it was the last time."""
 DEARER = 2
@@ -59,7 +62,8 @@ def planned_to_fit(
     """Return the program, planned again while it does not fit and planning otherwise may help.
 
     When nothing helps it is the attempt that came closest, marked as not fitting. ``inputs`` is as for
-    ``lower_module``; ``replans`` is how often it is planned again at most; all that may help is tried if it is None.
+    ``lower_module``; ``replans`` is how often it is planned again at most, and only where little is missing; all that may help
+    is tried if it is None.
     """
     graph = lower_module(module, target, inputs)
     first = Policy(code_price=code_price_of(graph))
@@ -95,13 +99,15 @@ def _policies(first: Policy, attempts: Sequence[_Attempt], replans: int | None) 
     Args:
       first: how to plan it first.
       attempts: what came of all that was yielded so far.
-      replans: how often it is planned again at most.
+      replans: how often it is planned again at most, and only where little is missing.
     """
     yield first
     missing, is_spread = math.inf, False
     for _ in range(REPLANS if replans is None else replans):
         last = attempts[-1]
         before, missing = missing, last.missing_bytes
+        if replans is not None and missing > LITTLE_MISSING * last.executable.target.bytes_per_tile:
+            break
         # Variables on more tiles are tried first and cost little; what helps where they do not is still to come.
         goes_on = is_spread or missing <= STILL_MISSING * before
         policy = eased(last.executable, last.policy) if goes_on else None

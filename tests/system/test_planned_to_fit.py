@@ -48,6 +48,26 @@ def test_a_program_that_does_not_fit_is_planned_again() -> None:
     np.testing.assert_allclose(compiled(*args), jax.jit(network)(*args), atol=1e-4)
 
 
+def test_where_other_ways_follow_it_is_planned_again_only_if_little_is_missing(monkeypatch) -> None:
+    lowered = ipuxla.jit(network, target=SMALL).lower(jax.ShapeDtypeStruct((256, 512), jnp.float32), *WEIGHTS)
+    module = lowered._pipeline.optimized(lowered.options)
+    once = fitting.planned_to_fit(module, SMALL, {}, replans=0)
+    missing = sum(max(0, lack.excess_bytes) for lack in shortages(once)) / SMALL.bytes_per_tile
+    plannings: list[Graph] = []
+
+    def counted(graph: Graph, planner: Planner) -> Graph:
+        plannings.append(graph)
+        return planner.plan(graph)
+
+    monkeypatch.setattr(fitting, "planned", counted)
+    for least, replans, expected in [(0.99, 1, 1), (1.01, 1, 2), (0.99, None, 2)]:
+        plannings.clear()
+        monkeypatch.setattr(fitting, "LITTLE_MISSING", least * missing)
+        executable = fitting.planned_to_fit(module, SMALL, {}, replans=replans)
+        assert len(plannings) == expected
+        assert executable.fits == (expected == 2)
+
+
 def test_planning_goes_on_where_more_tiles_for_variables_do_not_help(monkeypatch) -> None:
     """They are tried first where they might help; then operations give up some of what they take, as without."""
     lowered = ipuxla.jit(network, target=SMALL).lower(jax.ShapeDtypeStruct((256, 512), jnp.float32), *WEIGHTS)
