@@ -11,11 +11,11 @@ BIN := $(VENV)/bin
 
 help:
 	@echo "make run          train the digits classifier on an emulated GC200 and report"
-	@echo "make test         run all tests (JOBS=$(JOBS) at a time; ARGS='-k softmax' narrows them)"
-	@echo "make test-extended the same and those that tests/extended.txt lists"
+	@echo "make test         run the tests, of the longest one in five (JOBS=$(JOBS) at a time; ARGS='-k softmax' narrows them)"
+	@echo "make test-extended run all of them, those in full that tests/extended.txt lists"
 	@echo "make test-oldest  the same with the oldest supported versions"
 	@echo "make smoke-oldest a minute of them with those, in an environment that is removed again"
-	@echo "make test-newest  all tests with the newest supported versions (Python 3.12 or newer)"
+	@echo "make test-newest  the tests with the newest supported versions (Python 3.12 or newer)"
 	@echo "make smoke-newest half a minute of them with those, in an environment that is removed again"
 	@echo "make harness      run all of JAX's own tests of its primitives beside jax.jit and write the table"
 	@echo "make sweep        run every case of JAX's public API beside jax.jit and write the table"

@@ -13,7 +13,7 @@ import re
 import secrets
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 os.environ["IPUXLA_CACHE_DIR"] = ""  # what is tested is compiled
@@ -29,7 +29,9 @@ from tiles.target import Target
 
 TESTS = pathlib.Path(__file__).parent
 EXTENDED = TESTS / "extended.txt"
-"""Beginnings of the names of tests that only ``make test-extended`` runs."""
+"""Beginnings of the names of tests that not every run has; its first lines say which."""
+ONE_IN = 5
+"""Of tests behind "~ " there, a run has one in so many."""
 GROUPS = {"unit": "unit + golden", "golden": "unit + golden"}
 """Folders that are reported together; every other folder is its own group."""
 
@@ -86,18 +88,35 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return f"hypothesis profile {PROFILE}, TESTS_SEED={SEED}" if drawn or PROFILE != "dev" else None
 
 
+def left_out(names: Sequence[str], one_in: int, turn: int) -> list[bool]:
+    """Return which tests a run leaves out.
+
+    Args:
+      names: of all tests.
+      one_in: of those that shorter tests show as well it draws one in so many; none if 0.
+      turn: which of the long ones it has: after ``ONE_IN`` turns each has run.
+    """
+    lines = [line for line in EXTENDED.read_text().splitlines() if line and not line.startswith("#")]
+    never, long = (tuple(x.removeprefix(m) for x in lines if x.startswith(m)) for m in ("! ", "~ "))
+    listed = tuple(line for line in lines if line[:2] not in ("! ", "~ "))
+    draw = random.Random(SEED)
+
+    def is_left_out(name: str, is_drawn: bool) -> bool:
+        if name.startswith(never):
+            return True
+        if name.startswith(listed):
+            return not is_drawn
+        return name.startswith(long) and (zlib.crc32(name.encode()) + turn) % ONE_IN > 0
+
+    return [is_left_out(name, bool(one_in) and draw.random() * one_in < 1) for name in names]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out extended tests unless asked for, and skip those that need an accelerator where there is none."""
     if not config.getoption("--extended") and not any("::" in arg for arg in config.args):
-        lines = [line for line in EXTENDED.read_text().splitlines() if line and not line.startswith("#")]
-        listed = tuple(line.removeprefix("! ") for line in lines)
-        undrawn = tuple(line.removeprefix("! ") for line in lines if line.startswith("! "))
-        one_in, draw = config.getoption("--drawn"), random.Random(SEED)
-        is_drawn = [bool(one_in) and draw.random() * one_in < 1 for _ in items]
-        is_left_out = [
-            item.nodeid.startswith(listed) and (not drawn or item.nodeid.startswith(undrawn or ("\0",)))
-            for item, drawn in zip(items, is_drawn, strict=True)
-        ]
+        one_in = config.getoption("--drawn")
+        turn = SEED if one_in or PROFILE != "dev" else 0
+        is_left_out = left_out([item.nodeid for item in items], one_in, turn)
         config.hook.pytest_deselected(items=list(itertools.compress(items, is_left_out)))
         items[:] = [item for item, is_out in zip(items, is_left_out, strict=True) if not is_out]
     wanted = [item for item in items if item.get_closest_marker("accelerator")]

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from tests.conftest import EXTENDED, ONE_IN, left_out
+
 
 def drawn() -> list[tuple[int, str]]:
     """Return what one seed draws."""
@@ -50,3 +52,16 @@ def test_only_profiles_say_how_many_examples_are_drawn() -> None:
     files = [path for path in TESTS.rglob("*.py") if path.name not in OWN]
     assert len(files) > 100
     assert [path.name for path in files if said.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_each_long_test_runs_in_one_of_so_many_turns():
+    lines = [line for line in EXTENDED.read_text().splitlines() if line and not line.startswith("#")]
+    by_mark = {mark: [line[2:] + "[x]" for line in lines if line.startswith(mark)] for mark in ("~ ", "! ")}
+    others = [line + "[x]" for line in lines if line[:2] not in by_mark]
+    names = [*by_mark["~ "], *by_mark["! "], *others, "tests/unit/test_draws.py::test_anything"]
+    runs = [[not out for out in left_out(names, 0, turn)] for turn in range(ONE_IN)]
+    times = dict(zip(names, map(sum, zip(*runs, strict=True)), strict=True))
+    assert all(times[name] == 1 for name in by_mark["~ "]) and times[names[-1]] == ONE_IN
+    assert not any(times[name] for name in (*by_mark["! "], *others))
+    drawn = [not out for out in left_out(names, 1, 0)]
+    assert [name for name, runs in zip(names, drawn, strict=True) if not runs and name in others] == []
