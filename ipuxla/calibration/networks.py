@@ -1,4 +1,4 @@
-"""Networks: transformers that others have run on an IPU, whole or in part."""
+"""Networks that others have run on an IPU, whole or in part: transformers, and convolutional ones."""
 
 # pyright: standard
 # (it calls functions that their packages leave untyped)
@@ -14,6 +14,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from ipuxla._jax_compat import Function, Tree
+from ipuxla.calibration import conformer, convnets, swin
 from ipuxla.calibration.figures import ALL, Figure
 from ipuxla.calibration.kernels import layer_norm
 from ipuxla.calibration.parameters import NotModelled
@@ -38,7 +40,7 @@ class Encoder:
       heads: of attention.
       hidden: width of the MLP.
       batch: sequences.
-      dtype: of what is multiplied, float16 or an 8-bit float; all else is float16.
+      dtype: of what is multiplied: float32, as all else is then, or float16 or an 8-bit float, and all else is float16.
       shares_layers: whether all layers have the same parameters.
       patch: side of the patches of a vision tower, with its embedding and head; 0 for the layers alone.
     """
@@ -53,26 +55,46 @@ class Encoder:
     shares_layers: bool = False
     patch: int = 0
 
+    @property
+    def rest(self) -> str:
+        """Dtype of what is not multiplied."""
+        return "float32" if self.dtype == "float32" else "float16"
+
+    @property
+    def given(self) -> jax.ShapeDtypeStruct:
+        """Tokens ``[batch, tokens, width]``."""
+        return shaped((self.batch, self.tokens, self.width), self.rest)
+
+    def blocks(self) -> list[tuple[Tree, Function]]:
+        """Return parameters and function of each layer."""
+        return [(parameters(self), partial(layer, sizes=self))] * self.layers
+
+
+Network = Encoder | convnets.ResNet | convnets.EfficientNet | swin.Swin | conformer.Conformer
 
 BATCHES = (1, 4, 16)
 """Sequences at once among which the best is taken, where a publication says that it did so."""
 PUBLISHED = {
     "siglip so400m": Encoder(27, 729, 1152, 16, 4304),
     "siglip vit": Encoder(1, 729, 1152, 16, 4304),
+    "vit": Encoder(12, 197, 768, 12, 3072),
+    "distilbert": Encoder(6, 384, 768, 12, 3072),
     "albert": Encoder(12, 384, 768, 12, 3072, shares_layers=True),
     "bert-base": Encoder(12, 384, 768, 12, 3072),
     "bert-large": Encoder(24, 384, 1024, 16, 4096),
     "roberta": Encoder(12, 384, 768, 12, 3072),
     "deberta": Encoder(12, 384, 768, 12, 3072),
 }
-"""Sizes as their authors publish them, and the length that the benchmarks of IPUs run them at."""
+"""Sizes as their authors publish them (of vision transformers ViT-B/16's on 224 x 224), and the length that the benchmarks of
+IPUs run them at."""
 SIGLIP_PATCH = 14
 """Side of a patch of SigLIP's So400m/14 tower: 27 x 27 of them."""
 
 
 def multiplied(x: jax.Array, w: jax.Array) -> jax.Array:
-    """Return a product in float16 of tokens brought to the weights' dtype."""
-    return jnp.matmul(x.astype(w.dtype), w, preferred_element_type=jnp.float16)
+    """Return a product of tokens brought to the weights' dtype, in float16 unless that is float32."""
+    wide = jnp.float32 if w.dtype == jnp.float32 else jnp.float16
+    return jnp.matmul(x.astype(w.dtype), w, preferred_element_type=wide)
 
 
 def attention(x: jax.Array, p: dict[str, jax.Array], sizes: Encoder) -> jax.Array:
@@ -100,14 +122,14 @@ def layer(x: jax.Array, p: dict[str, jax.Array], sizes: Encoder) -> jax.Array:
 def parameters(sizes: Encoder) -> dict[str, jax.ShapeDtypeStruct]:
     """Return the parameters of a layer, as shapes."""
     width, hidden = sizes.width, sizes.hidden
-    halves = {name: shaped((width,), "float16") for name in ("scale1", "shift1", "scale2", "shift2")}
+    vectors = {name: shaped((width,), sizes.rest) for name in ("scale1", "shift1", "scale2", "shift2")}
     matrices = {
         "qkv": (width, 3 * width),
         "out": (width, width),
         "up": (width, hidden),
         "down": (hidden, width),
     }
-    return halves | {name: shaped(shape, sizes.dtype) for name, shape in matrices.items()}
+    return vectors | {name: shaped(shape, sizes.dtype) for name, shape in matrices.items()}
 
 
 def encoder(sizes: Encoder, target: Target) -> Executable:
@@ -118,8 +140,7 @@ def encoder(sizes: Encoder, target: Target) -> Executable:
         side = sizes.patch * math.isqrt(sizes.tokens)
         images = shaped((sizes.batch, side, side, 3), "float16")
         return compiled(partial(tower, sizes), target, images, [each] * own, tower_parameters(sizes))
-    tokens = shaped((sizes.batch, sizes.tokens, sizes.width), "float16")
-    return compiled(partial(run_layers, sizes), target, tokens, [each] * own)
+    return compiled(partial(run_layers, sizes), target, sizes.given, [each] * own)
 
 
 def run_layers(sizes: Encoder, x: jax.Array, layers: Sequence[dict[str, jax.Array]]) -> jax.Array:
@@ -170,7 +191,7 @@ def sizes_of(record: Record) -> Encoder:
       NotModelled: it names none that is known and does not state them all.
     """
     p, words = record.params, f"{record.params.text('model')} {record.what}".lower()
-    known = next((sizes for name, sizes in PUBLISHED.items() if name in words), None)
+    known = next((sizes for name, sizes in PUBLISHED.items() if re.search(rf"\b{name}\b", words)), None)
     stated = {
         field: p.integer(name)
         for field, name in (
@@ -183,11 +204,15 @@ def sizes_of(record: Record) -> Encoder:
         )
         if p.has(name)
     }
-    if known is None and not {"layers", "tokens", "width", "heads", "hidden"} <= set(stated):
+    missing = [size for size in ("layers", "tokens", "width", "heads", "hidden") if size not in stated]
+    if known is None and missing:
         named = p.text("model") or record.what
-        raise NotModelled(f"the sizes of {named!r} are neither stated nor known")
+        lacks = "sizes" if len(missing) == 5 else " and ".join(missing)
+        raise NotModelled(f"the {lacks} of {named!r} are neither stated nor known")
     if "27 layers" in words:
         stated.setdefault("layers", 27)
+    if length := re.search(r"\bseq(?:uence)?(?: length)?[ =:]+(\d+)", words):
+        stated.setdefault("tokens", int(length[1]))
     is_narrow = "fp8" in words.replace(" ", "") or p.text("dtype") in ("f8", "fp8")
     dtype = FP8 if is_narrow else "float16"
     sizes = [
@@ -197,6 +222,20 @@ def sizes_of(record: Record) -> Encoder:
     shares = known is not None and known.shares_layers
     patch = SIGLIP_PATCH if "siglip" in words and re.search(r"vision tower|map head", words) else 0
     return Encoder(*sizes, batch=stated.get("batch", 1), dtype=dtype, shares_layers=shares, patch=patch)
+
+
+def network_of(record: Record) -> Network:
+    """Return the network that a record names or whose sizes it states, of halves unless it states another type.
+
+    Raises:
+      NotModelled: as of ``sizes_of``.
+    """
+    p, words = record.params, f"{record.params.text('model')} {record.what}".lower()
+    found = convnets.named(words) or swin.named(words) or conformer.named(words)
+    if found is not None:
+        return replace(found, batch=p.integer("batch", 1), dtype=p.dtype(default="float16"))
+    sizes = sizes_of(record)
+    return replace(sizes, dtype="float32") if p.dtype(default="float16") == "float32" else sizes
 
 
 def inference(record: Record) -> Work:
@@ -216,27 +255,34 @@ def inference(record: Record) -> Work:
         x = shaped((1, sizes.tokens, sizes.width), "float16")
         executable = compiled(lambda x, each: attention(x, each, sizes), target, x, each)
         return work_of(record, executable, "attention block")
-    sizes = sizes_of(record)
+    network = network_of(record)
     if "best batch" in words:
-        runs = [_forward(record, replace(sizes, batch=batch), target) for batch in BATCHES]
+        runs = [_forward(record, replace(network, batch=batch), target) for batch in BATCHES]
         return max(runs, key=_rate)
-    return _forward(record, sizes, target)
+    return _forward(record, network, target)
 
 
-def _forward(record: Record, sizes: Encoder, target: Target) -> Work:
-    executable = encoder(sizes, target)
-    built = f"{sizes.layers} layers, batch {sizes.batch}"
-    return work_of(record, executable, built, (ALL,), items=float(sizes.batch))
+def _forward(record: Record, network: Network, target: Target) -> Work:
+    if isinstance(network, Encoder):
+        executable, built = encoder(network, target), f"{network.layers} layers"
+    else:
+        parts = network.blocks()
+        executable = compiled(
+            partial(run_blocks, [f for _, f in parts]), target, [p for p, _ in parts], network.given
+        )
+        built = f"{len(parts)} blocks"
+    return work_of(record, executable, f"{built}, batch {network.batch}", (ALL,), items=float(network.batch))
+
+
+def run_blocks(functions: Sequence[Function], given: Sequence[Tree], x: jax.Array) -> jax.Array:
+    """Return what blocks, one after another, make of an array; ``given`` are their parameters."""
+    for function, parameters in zip(functions, given, strict=True):
+        x = function(x, parameters)
+    return x
 
 
 def _rate(work: Work) -> float:
     return (work.items or 0) / work.figure.cycles
-
-
-def training(record: Record) -> Work:
-    """Refuse what runs on several IPUs."""
-    one_ipu(record)
-    raise NotModelled("no training step of one IPU is described")
 
 
 def memory(record: Record) -> Work:

@@ -24,6 +24,7 @@ DTYPES = {
     "half4": "float16",
     "float16": "float16",
     "16.16": "float16",
+    "16.32": "float16",
     "f8": "float8_e4m3fnuz",
     "fp8": "float8_e4m3fnuz",
     "quarter": "float8_e4m3fnuz",
@@ -60,6 +61,8 @@ NAMES = {
     "width": ("width", "d_model", "hidden_size"),
     "layers": ("layers",),
     "ipus": ("ipus", "num_ipus"),
+    "replicas": ("replicas", "replication_factor"),
+    "update": ("global_batch", "global_batch_size"),
     "tiles": ("tiles", "num_tiles"),
     "iterations": ("iterations", "iters", "steps"),
 }

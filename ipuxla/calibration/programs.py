@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipuxla.calibration import kernels, networks, products, stencils
+from ipuxla.calibration import kernels, networks, products, stencils, training
 from ipuxla.calibration.parameters import NotModelled
 from ipuxla.calibration.records import Record
 from ipuxla.calibration.work import Builder, Work
@@ -27,7 +27,7 @@ FAMILIES: dict[str, Builder] = {
     "memory": networks.memory,
     "memory_stream": kernels.memory_stream,
     "model_inference": networks.inference,
-    "model_training": networks.training,
+    "model_training": training.training,
     "norm": kernels.norm,
     "random": kernels.random_numbers,
     "random_numbers": kernels.random_numbers,

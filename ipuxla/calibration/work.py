@@ -72,9 +72,10 @@ def shaped(shape: Sequence[int], dtype: str) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
-def compiled(function: Function, target: Target, *arguments: Tree) -> Executable:
+def compiled(function: Function, target: Target, *arguments: Tree, donated: Sequence[int] = ()) -> Executable:
     """Return a JAX function's program, as ``ipuxla.jit`` compiles it; it may need more memory than there is."""
-    return ipuxla.api.jit(function, target=target, check_memory=False).lower(*arguments).compile().executable
+    jitted = ipuxla.api.jit(function, target=target, check_memory=False, donate_argnums=tuple(donated))
+    return jitted.lower(*arguments).compile().executable
 
 
 def compiled_graph(graph: Graph) -> Executable:
