@@ -75,6 +75,32 @@ def until_small(c, xs):
     return lax.while_loop(lambda s: (s[1] < 30) & (jnp.abs(s[0]).max() > 0.05), step, (c, 0))
 
 
+def stacked_again(c, xs):
+    """Each trip of a loop stacks rows in one loop and reads them, the last one first, in another."""
+
+    def trip(_, c):
+        rows = lax.scan(lambda c, x: (jnp.tanh(c + x), c), c, xs)[1]
+        return lax.scan(lambda c, x: (c * 0.5 + x, None), c, rows, reverse=True)[0]
+
+    return lax.fori_loop(0, 3, trip, c)
+
+
+def recurrent(w, xs):
+    """The gradient of gated cells: the second loop reads a row of everything that the first one kept."""
+
+    def loss(w):
+        def cell(state, x):
+            c, h = state
+            i, f, g, o = jnp.split(h @ w + x, 4, -1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            return (c, jax.nn.sigmoid(o) * jnp.tanh(c)), None
+
+        zeros = jnp.zeros((xs.shape[1], w.shape[0]), xs.dtype)
+        return lax.scan(cell, (zeros, zeros), xs)[0][1].sum()
+
+    return jax.grad(loss)(w)
+
+
 CASES = {
     "scanned": (scanned, (normal(24), normal(96, 24))),
     "derived": (derived, (normal(24), normal(48, 24))),
@@ -83,6 +109,8 @@ CASES = {
     "rewritten": (rewritten, (normal(24), normal(32, 24))),
     "in a branch": (in_a_branch, (normal(24), normal(32, 24))),
     "farthest": (farthest, (normal(96, 3), jnp.int32(5))),
+    "stacked again": (stacked_again, (normal(24), normal(32, 24))),
+    "recurrent": (recurrent, (normal(8, 32), normal(6, 4, 32))),
     "until small": (until_small, (normal(24), normal(32, 24))),
 }
 
@@ -122,6 +150,15 @@ def test_what_any_step_reads_as_a_whole_is_brought_once(gc200):
     assert repeated
     for op in repeated:
         assert op["exchangeBytes"] / op["runs"] < points.nbytes, (op["name"], op["plans"])
+
+
+def test_what_an_earlier_loop_stacked_is_brought_once(gc200):
+    """Of all that a trip exchanges, less than a stack: no row is read from where whole stacks would have to come from."""
+    xs = normal(32, 8, 1024)
+    found = operations(recurrent, gc200, normal(256, 1024), xs)
+    slices = [op for op in found if op["name"].startswith("dynamic_slice") and op["runs"] >= len(xs)]
+    stack = len(xs) * 8 * 256 * 4
+    assert slices and sum(op["exchangeBytes"] / op["runs"] for op in slices) < stack
 
 
 @pytest.mark.parametrize("name", ["rewritten", "in a branch"])

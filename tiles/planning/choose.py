@@ -201,9 +201,12 @@ def as_before(
     return (plan, {}) if priced.cost <= AS_BEFORE * least + relayout else found
 
 
-def cost_of(question: Question, plan: Plan, relayouts: Relayouts) -> float:
-    """Return what a plan costs with the copies of operands before it."""
-    copies = sum(_copy_cost(question, question.operands[k], layout) for k, layout in relayouts.items())
+def cost_of(question: Question, plan: Plan, relayouts: Relayouts, trips: Seq[int] = ()) -> float:
+    """Return what a plan costs with the copies of operands before it; ``trips`` share a copy, by operand, 1 each by default."""
+    copies = sum(
+        _copy_cost(question, question.operands[k], layout) / (trips[k] if trips else 1)
+        for k, layout in relayouts.items()
+    )
     operands = (replace(o, layout=relayouts.get(k, o.layout)) for k, o in enumerate(question.operands))
     return draft(replace(question, operands=tuple(operands)), plan).priced.cost + copies
 

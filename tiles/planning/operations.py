@@ -162,7 +162,10 @@ def _aside(
     beside: Met | None,
     trips: Seq[int],
 ) -> tuple[Plan, Relayouts] | None:
-    """Return the plan of an operation on tiles of its own, if all that may run side by side are quicker so than as found."""
+    """Return the plan of an operation on tiles of its own, if all that may run side by side are quicker so than as found.
+
+    Whether they are is decided by the first one; of lookups by each one, too.
+    """
     area, alike, target = planning.area(lane), lane.alike, question.target
     what = question.codelet, question.form.dims
     if area is None or not alike.apart.get(what, True):
@@ -173,17 +176,21 @@ def _aside(
         alike.apart[what] = False
         return None
     plan, copies = choose(planning, question, operands, label, beside, trips, area)
+    entry = entry_cycles(target)
+    # Small stacks are copied before a loop for all of its trips, whichever way they are read in it.
+    table = question.codelet.looked_up
+    is_small = table is not None and planning.is_small(operands[table])
+    shared = trips if is_small else ()
+    together = entry + max(1, crowd) * max(0, cost_of(question, *found, shared) - entry)
+    crowd = max(1, alike.count * area.size / target.num_tiles)
+    apart = entry + crowd * max(0, cost_of(question, plan, copies, shared) - entry)
+    is_less = apart < together or (goes_on and apart == together)
     if what not in alike.apart:
-        entry = entry_cycles(target)
-        together = entry + max(1, crowd) * max(0, cost_of(question, *found) - entry)
-        crowd = max(1, alike.count * area.size / target.num_tiles)
-        apart = entry + crowd * max(0, cost_of(question, plan, copies) - entry)
         # what engines of logical arrays compute in one piece is in no step with anything else
         joins = question.codelet.keeps_partials or plan.num_partials(question.form) == 1
-        is_less = apart < together or (goes_on and apart == together)
-        is_held = holds_operands(question, plan, planning.policy.held_share)
-        alike.apart[what] = joins and is_less and is_held
-    return (plan, copies) if alike.apart[what] else None
+        alike.apart[what] = joins and is_less and holds_operands(question, plan, planning.policy.held_share)
+    # The table that the first one reads may lie where the others' do not.
+    return (plan, copies) if alike.apart[what] and (is_less or table is None) else None
 
 
 def _in_order(site: PlannedSite, recorded: str, x: Tensor, layout: Layout) -> Tensor:

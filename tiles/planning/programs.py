@@ -141,7 +141,9 @@ def _loop(planning: Planning, trips: int, bodies: Iterable[Sequence], program: S
     before = Sequence()
     program.add(before)
     written = set[str]().union(*(written_in(planning.given, body) for body in bodies))
-    return Loop(trips, before, written)
+    return Loop(
+        trips, before, {planning.given.storage(name) for name in written if name in planning.given.tensors}
+    )
 
 
 def _function(planning: Planning, name: str, outside: Preferences) -> None:

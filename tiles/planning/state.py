@@ -45,6 +45,10 @@ MOST_MOVED = 0.75
 FEW = 64
 """Elements that may share a tile with as few others of another tensor: they are read together more often than not."""
 
+SMALL_STACK = 1 / 400
+"""Share of a chip's memory up to which what an earlier loop has stacked is copied before another that reads it on every trip. Both lie
+there then. Recurrent networks have many small stacks; long sequences that are computed in slices have few, which crowd the memory."""
+
 MOST_RUNS = 4
 """How many runs of a body count at most when its exchange code is weighed against its cycles."""
 
@@ -320,9 +324,17 @@ class Planning:
 
     def invariant_in(self, name: str) -> tuple[Loop | None, int]:
         """Return the outermost loop on each trip of which a recorded tensor is the same, and the trips; None, 1 if none."""
-        if not self.loops or name in self._changing or name not in self.given.tensors:
+        if not self.loops or name not in self.given.tensors:
             return None, 1
-        return outermost(self.loops, name)
+        storage = self.given.storage(name)
+        tensor = self.given.tensors[storage]
+        if name in self._changing and (tensor.kind == INPUT or not self.is_small(tensor)):
+            return None, 1
+        return outermost(self.loops, storage)
+
+    def is_small(self, tensor: Tensor) -> bool:
+        """Whether a stack that a loop reads is little beside a chip's memory."""
+        return tensor.size_bytes <= SMALL_STACK * self.graph.chip.memory_bytes
 
     def enter(self, loop: Loop | None = None) -> None:
         """Begin a loop's or branch's body, or a function's: before a branch or a function nothing is prepared for it."""
