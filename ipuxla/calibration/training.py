@@ -95,10 +95,8 @@ def training(record: Record) -> Work:
     pipeline = _pipeline(record, words, network, target)
     if record.ipus % pipeline.ipus:
         raise NotModelled(f"{record.ipus} IPUs are no whole number of replicas of {pipeline.ipus}")
-    if record.ipus > 1 and not p.has("update"):
-        raise NotModelled("how many samples are between two updates of the weights is not stated")
     replicas, samples = record.ipus // pipeline.ipus, pipeline.samples
-    rounds = max(1, round(p.integer("update", samples * replicas) / (samples * replicas)))
+    rounds = max(1, round(_update(record, samples) / (samples * replicas)))
     network = replace(network, batch=samples)
     stages = [Stage(network, blocks, pipeline.ipus > 1) for blocks in pipeline.stages]
     step, update = max((_step(stage, target) for stage in stages), key=lambda found: found.cycles), NOTHING
@@ -118,6 +116,18 @@ def training(record: Record) -> Work:
     return Work(whole, target.clock_hz, built, items=rounds * samples * replicas * packed)
 
 
+def _update(record: Record, samples: int) -> int:
+    """Return how many samples there are between two updates; a batch of several IPUs is that unless it says that it goes through at once."""
+    p = record.params
+    if p.has("update"):
+        return p.integer("update")
+    if record.ipus == 1:
+        return samples
+    if p.has("batch") and not p.has("micro_batch"):
+        return p.integer("batch")
+    raise NotModelled("how many samples are between two updates of the weights is not stated")
+
+
 def _pipeline(record: Record, words: str, network: Network, target: Target) -> Pipeline:
     """Return how a replica lies on IPUs: as the record states, else as is known, else on the fewest with room for weights and sums."""
     p = record.params
@@ -132,7 +142,9 @@ def _pipeline(record: Record, words: str, network: Network, target: Target) -> P
         dtype, weights = _weights([parameters for parameters, _ in network.blocks()])
         held = 2 * weights * itemsize(dtype)
         ipus = next(n for n in (1 << k for k in range(32)) if held <= n * HELD * target.memory_bytes)
-    samples = p.integer("batch", 1 if known is None else known.samples)
+    samples = p.integer("micro_batch", 1 if known is None else known.samples)
+    if record.ipus == 1:
+        samples = p.integer("batch", samples)
     if known is not None and known.ipus == ipus:
         return replace(known, samples=samples)
     if ipus == 1:

@@ -129,6 +129,13 @@ def test_replicas_multiply_the_rate_but_for_the_sum_of_their_gradients():
     assert often < rarely < 4 * alone and rarely == pytest.approx(4 * alone, rel=0.02)
 
 
+def test_a_batch_of_several_ipus_is_that_of_an_update_unless_it_is_said_to_go_through_at_once():
+    update = {"ipus": 2, "replicas": 2}
+    stated = _rate(**update, micro_batch=1, global_batch=8)
+    assert _rate(**update, micro_batch=0, batch=8) == stated  # one at a time where nothing is known
+    assert "not stated" in _row(**update, micro_batch=1, batch=8).built
+
+
 def test_a_pipeline_is_full_but_for_its_first_and_last_samples():
     """Two stages of a layer each, a sample at a time: n of them take n + 1 times what a stage takes, besides the update."""
     update = {"ipus": 2, "replicas": 1, "micro_batch": 1}
