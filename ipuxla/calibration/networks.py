@@ -77,7 +77,12 @@ BATCHES = (1, 4, 16)
 PUBLISHED = {
     "siglip so400m": Encoder(27, 729, 1152, 16, 4304),
     "siglip vit": Encoder(1, 729, 1152, 16, 4304),
+    "vit-small": Encoder(12, 197, 384, 6, 1536),
+    "vit-large": Encoder(24, 197, 1024, 16, 4096),
     "vit": Encoder(12, 197, 768, 12, 3072),
+    "gpt2-medium": Encoder(24, 1024, 1024, 16, 4096),
+    "gpt2-large": Encoder(36, 1024, 1280, 20, 5120),
+    "gpt2": Encoder(12, 1024, 768, 12, 3072),
     "distilbert": Encoder(6, 384, 768, 12, 3072),
     "albert": Encoder(12, 384, 768, 12, 3072, shares_layers=True),
     "bert-base": Encoder(12, 384, 768, 12, 3072),
@@ -85,8 +90,10 @@ PUBLISHED = {
     "roberta": Encoder(12, 384, 768, 12, 3072),
     "deberta": Encoder(12, 384, 768, 12, 3072),
 }
-"""Sizes as their authors publish them (of vision transformers ViT-B/16's on 224 x 224), and the length that the benchmarks of
-IPUs run them at."""
+"""Sizes as their authors publish them, and the length that the benchmarks of IPUs run them at.
+
+Of vision transformers those on patches of 16 x 16 of images of 224 x 224; a GPT's masks are left out.
+"""
 SIGLIP_PATCH = 14
 """Side of a patch of SigLIP's So400m/14 tower: 27 x 27 of them."""
 

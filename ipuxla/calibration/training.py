@@ -132,6 +132,12 @@ def _pipeline(record: Record, words: str, network: Network, target: Target) -> P
     """Return how a replica lies on IPUs: as the record states, else as is known, else on the fewest with room for weights and sums."""
     p = record.params
     known = next((found for said, found in KNOWN if all(word in words for word in said)), None)
+    if (
+        known is not None
+        and isinstance(network, Encoder)
+        and known.ipus * known.stages[0][1] < network.layers
+    ):
+        known = None  # another size of it
     if record.ipus == 1:
         ipus = 1
     elif p.has("replicas"):

@@ -136,6 +136,19 @@ def test_a_batch_of_several_ipus_is_that_of_an_update_unless_it_is_said_to_go_th
     assert "not stated" in _row(**update, micro_batch=1, batch=8).built
 
 
+@pytest.mark.parametrize(
+    ("what", "layers", "built"),
+    [
+        ("ViT pre-training", 12, "4 x 4 IPUs, 8 samples at once"),
+        ("ViT fine-tuning", 13, "16 x 1 IPUs, 1 samples at once"),
+        ("BERT-Large phase 2", 24, "4 x 4 IPUs, 2 samples at once"),
+    ],
+)
+def test_pipelines_are_those_of_their_authors_for_networks_of_that_size(what, layers, built):
+    row = _row(what=what, layers=layers, ipus=16, global_batch=64, micro_batch=0)
+    assert row.built.startswith(built)
+
+
 def test_a_pipeline_is_full_but_for_its_first_and_last_samples():
     """Two stages of a layer each, a sample at a time: n of them take n + 1 times what a stage takes, besides the update."""
     update = {"ipus": 2, "replicas": 1, "micro_batch": 1}
