@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 
 help:
 	@echo "make run          train the digits classifier on an emulated GC200 and report"
-	@echo "make test         run the tests, of the longest one in five (JOBS=$(JOBS) at a time; ARGS='-k softmax' narrows them)"
+	@echo "make test         run the tests, of the longest one in eight (JOBS=$(JOBS) at a time; ARGS='-k softmax' narrows them)"
 	@echo "make test-extended run all of them, those in full that tests/extended.txt lists"
 	@echo "make test-oldest  the same with the oldest supported versions"
 	@echo "make smoke-oldest a minute of them with those, in an environment that is removed again"
