@@ -62,7 +62,7 @@ NAMES = {
     "layers": ("layers",),
     "ipus": ("ipus", "num_ipus"),
     "replicas": ("replicas", "replication_factor"),
-    "update": ("global_batch", "global_batch_size"),
+    "global_batch": ("global_batch", "global_batch_size"),
     "tiles": ("tiles", "num_tiles"),
     "iterations": ("iterations", "iters", "steps"),
 }

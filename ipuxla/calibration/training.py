@@ -119,8 +119,8 @@ def training(record: Record) -> Work:
 def _update(record: Record, samples: int) -> int:
     """Return how many samples there are between two updates; a batch of several IPUs is that unless it says that it goes through at once."""
     p = record.params
-    if p.has("update"):
-        return p.integer("update")
+    if p.has("global_batch"):
+        return p.integer("global_batch")
     if record.ipus == 1:
         return samples
     if p.has("batch") and not p.has("micro_batch"):
