@@ -250,6 +250,9 @@ class _Joining:
         self.peak = max(live_bytes, default=0)
         kept = {p for number, p in enumerate(computation.parameters) if number not in donated}
         self.kept = kept.union(computation.results)
+        # Nothing is written over a constant, though it need not be kept.
+        constants = (i for i in computation.instructions if isinstance(i.op, Constant))
+        self.tables = {value for constant in constants for value in constant.results}
         self.makers: dict[Value, _Unit] = {}
         self.readers: dict[Value, list[_Unit]] = {value: [] for value in computation.parameters}
         self.units: dict[_Unit, None] = {}
@@ -376,6 +379,7 @@ class _Joining:
         """Return the bytes of results that lie where operands of their shape were, of units that run as one."""
         place = units[-1].place if place is None else place
         elsewhere = {v for u in units if u.expression for v in u.operands if v not in u.expression.in_place}
+        elsewhere |= self.tables
         freed = Counter(
             (v.type.shape, _bytes([v])) for v in self._last_read(place, *units) if v not in elsewhere
         )
