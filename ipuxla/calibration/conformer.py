@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from ipuxla._jax_compat import Function, Tree
-from ipuxla.calibration.kernels import layer_norm
+from ipuxla.calibration.kernels import convolved, layer_norm
 from ipuxla.calibration.work import shaped
 
 
@@ -90,9 +90,7 @@ def named(words: str) -> Conformer | None:
 def _tokens(x: jax.Array, p: dict[str, jax.Array]) -> jax.Array:
     """Return tokens ``[batch, tokens, width]`` of frames."""
     for name in ("first", "second"):
-        numbers = ("NHWC", "HWIO", "NHWC")
-        x = jax.lax.conv_general_dilated(x, p[name], (2, 2), "VALID", dimension_numbers=numbers)
-        x = jax.nn.relu(x)
+        x = jax.nn.relu(convolved(x, p[name], 2, padding="VALID"))
     return x.reshape(*x.shape[:2], -1) @ p["out"]
 
 

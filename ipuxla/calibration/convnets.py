@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from ipuxla._jax_compat import Function, Tree
+from ipuxla.calibration.kernels import convolved
 from ipuxla.calibration.work import shaped
 
-IMAGES = ("NHWC", "HWIO", "NHWC")
 STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 """Bottlenecks of each stage, by the number of layers (He et al., "Deep Residual Learning", arXiv:1512.03385, table 1)."""
 SCALES = (
@@ -166,13 +166,6 @@ def _scales(features: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
     return shaped((features,), "float32"), shaped((features,), "float32")
 
 
-def _convolved(x: jax.Array, kernel: jax.Array, stride: int = 1, groups: int = 1) -> jax.Array:
-    strides = (stride, stride)
-    return jax.lax.conv_general_dilated(
-        x, kernel, strides, "SAME", dimension_numbers=IMAGES, feature_group_count=groups
-    )
-
-
 def _normalized(x: jax.Array, scales: tuple[jax.Array, jax.Array]) -> jax.Array:
     """Return a batch of mean 0 and variance 1, scaled and shifted channel by channel."""
     wide = x.astype(jnp.float32)
@@ -182,17 +175,17 @@ def _normalized(x: jax.Array, scales: tuple[jax.Array, jax.Array]) -> jax.Array:
 
 
 def _stem(x: jax.Array, p: dict[str, Tree]) -> jax.Array:
-    x = jax.nn.relu(_normalized(_convolved(x, p["c"], 2), p["n"]))
+    x = jax.nn.relu(_normalized(convolved(x, p["c"], 2), p["n"]))
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
 
 
 def _bottleneck(stride: int, x: jax.Array, p: list[Tree]) -> jax.Array:
     y = x
     for number, ((kernel, scales), step) in enumerate(zip(p[:3], (1, stride, 1), strict=True)):
-        y = _normalized(_convolved(y, kernel, step), scales)
+        y = _normalized(convolved(y, kernel, step), scales)
         y = jax.nn.relu(y) if number < 2 else y
     if len(p) > 3:
-        x = _normalized(_convolved(x, p[3][0], stride), p[3][1])
+        x = _normalized(convolved(x, p[3][0], stride), p[3][1])
     return jax.nn.relu(x + y)
 
 
@@ -201,21 +194,21 @@ def _head(x: jax.Array, p: dict[str, jax.Array]) -> jax.Array:
 
 
 def _first(x: jax.Array, p: Tree) -> jax.Array:
-    return jax.nn.silu(_normalized(_convolved(x, p[0], 2), p[1]))
+    return jax.nn.silu(_normalized(convolved(x, p[0], 2), p[1]))
 
 
 def _inverted(stride: int, group: int, x: jax.Array, p: dict[str, Tree]) -> jax.Array:
     y = x
     if "widen" in p:
-        y = jax.nn.silu(_normalized(_convolved(y, p["widen"][0]), p["widen"][1]))
+        y = jax.nn.silu(_normalized(convolved(y, p["widen"][0]), p["widen"][1]))
     kernel, scales = p["spatial"]
-    y = jax.nn.silu(_normalized(_convolved(y, kernel, stride, y.shape[-1] // group), scales))
+    y = jax.nn.silu(_normalized(convolved(y, kernel, stride, groups=y.shape[-1] // group), scales))
     excited = jax.nn.silu(y.mean((1, 2)) @ p["squeeze"]) @ p["excite"]
     y = y * jax.nn.sigmoid(excited)[:, None, None]
-    y = _normalized(_convolved(y, p["project"][0]), p["project"][1])
+    y = _normalized(convolved(y, p["project"][0]), p["project"][1])
     return x + y if x.shape == y.shape else y
 
 
 def _classified(x: jax.Array, p: dict[str, Tree]) -> jax.Array:
-    y = jax.nn.silu(_normalized(_convolved(x, p["last"][0]), p["last"][1]))
+    y = jax.nn.silu(_normalized(convolved(x, p["last"][0]), p["last"][1]))
     return y.mean((1, 2)) @ p["w"]

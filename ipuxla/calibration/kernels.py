@@ -168,6 +168,16 @@ def layer_norm(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
     return normal.astype(x.dtype) * scale + shift
 
 
+def convolved(
+    x: jax.Array, kernel: jax.Array, stride: int = 1, *, padding: str = "SAME", groups: int = 1
+) -> jax.Array:
+    """Return images ``[batch, height, width, channels]`` convolved with ``[taps, taps, channels / groups, outputs]``."""
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(
+        x, kernel, (stride, stride), padding, dimension_numbers=numbers, feature_group_count=groups
+    )
+
+
 def softmax(record: Record) -> Work:
     """Return a softmax of rows, on one tile or, if the record says on how many, on all."""
     p = record.params

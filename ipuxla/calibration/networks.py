@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from ipuxla._jax_compat import Function, Tree
 from ipuxla.calibration import conformer, convnets, swin
 from ipuxla.calibration.figures import ALL, Figure
-from ipuxla.calibration.kernels import layer_norm
+from ipuxla.calibration.kernels import convolved, layer_norm
 from ipuxla.calibration.parameters import NotModelled
 from ipuxla.calibration.records import Record
 from ipuxla.calibration.stencils import one_ipu
@@ -165,8 +165,7 @@ def tower(
     Source: Zhai et al., "Scaling Vision Transformers", arXiv:2106.04560 (the head, MAP); SigLIP, arXiv:2303.15343.
     """
     batch, width, each = sizes.batch, sizes.width, sizes.width // sizes.heads
-    steps, numbers = (sizes.patch, sizes.patch), ("NHWC", "HWIO", "NHWC")
-    patches = jax.lax.conv_general_dilated(images, p["patches"], steps, "VALID", dimension_numbers=numbers)
+    patches = convolved(images, p["patches"], sizes.patch, padding="VALID")
     x = patches.reshape(batch, sizes.tokens, width) + p["positions"]
     x = layer_norm(run_layers(sizes, x, layers), p["scale1"], p["shift1"])
     k, v = jnp.split(multiplied(x, p["keys_values"]), 2, -1)

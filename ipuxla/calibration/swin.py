@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ipuxla._jax_compat import Function, Tree
-from ipuxla.calibration.kernels import layer_norm
+from ipuxla.calibration.kernels import convolved, layer_norm
 from ipuxla.calibration.work import shaped
 
 WINDOW = 7
@@ -93,9 +93,7 @@ def named(words: str) -> Swin | None:
 
 
 def _patches(x: jax.Array, p: list[jax.Array]) -> jax.Array:
-    numbers = ("NHWC", "HWIO", "NHWC")
-    y = jax.lax.conv_general_dilated(x, p[0], (4, 4), "VALID", dimension_numbers=numbers)
-    return layer_norm(y, p[1], p[2])
+    return layer_norm(convolved(x, p[0], 4, padding="VALID"), p[1], p[2])
 
 
 def _merged(x: jax.Array, p: list[jax.Array]) -> jax.Array:

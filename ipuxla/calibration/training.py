@@ -104,7 +104,9 @@ def training(record: Record) -> Work:
         system = find_machine(f"{record.target} x {record.ipus}")
         if not isinstance(system, System):
             raise NotModelled(f"no system of {record.ipus} {record.target} is known")
-        sent = max(stage.given.size * stage.given.dtype.itemsize for stage in stages)
+        # What comes from the host does not cross the links; layers that are alike send on what they are given.
+        received = [stage.given for stage in stages if stage.blocks[0] > 0 or len(stages) == 1]
+        sent = max(given.size * given.dtype.itemsize for given in received)
         summed = max((stage.weights for stage in stages), key=lambda found: found[1])
         step, update = step + _sent(sent, pipeline, system), _summed(*summed, pipeline, system)
     # The last sample is through the pipeline when each other stage has had it.
