@@ -66,6 +66,7 @@ from hlo_passes.passes.short_sorts import ShortSorts
 from hlo_passes.passes.sparse_sums import AddSparseSums
 from hlo_passes.passes.tabulate import Tabulate
 from hlo_passes.passes.take_apart import TakeApart
+from hlo_passes.passes.top_groups import TopGroups
 from hlo_passes.passes.top_one import TopOne
 from hlo_passes.passes.trim import Trim
 from hlo_passes.passes.undefined import FoldNan
@@ -130,6 +131,7 @@ __all__ = [
     "ShortSorts",
     "Tabulate",
     "TakeApart",
+    "TopGroups",
     "TopOne",
     "Trim",
     "Uneven",
