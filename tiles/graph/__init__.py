@@ -31,7 +31,7 @@ from tiles.graph.graph import (
     Vertices,
     require_fits,
 )
-from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
+from tiles.graph.layout import AxisSplit, Layout, aligned_layout, linear_layout, reshape_layout, whole
 from tiles.graph.location import Location
 from tiles.graph.messages import Message, read_message
 from tiles.graph.printer import print_graph
@@ -134,6 +134,7 @@ __all__ = [
     "Vertices",
     "WriteReplicaIndex",
     "WriteUndef",
+    "aligned_layout",
     "along",
     "bodies_of",
     "code_cycles",

@@ -319,6 +319,53 @@ def reshape_layout(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
     return replace(reshaped, arrangement=order)
 
 
+def aligned_layout(layout: Layout, shape: tuple[int, ...], num_tiles: int) -> Layout | None:
+    """Return a layout near another, of the same tensor, whose parts stay where they are in the row-major reshape of it.
+
+    Where dimensions are merged or divided, their elements are cut in equal stretches that are boxes of both shapes, in as many as
+    there are tiles for. Other dimensions are cut as they were.
+
+    Returns None where no such cut has nearly as many parts.
+    """
+    groups = _common_groups(layout.shape, shape)
+    if groups is None:
+        return None
+    axes = list(layout.axes)
+    changed = [(old, new) for old, new in groups if layout.shape[slice(*old)] != shape[slice(*new)]]
+    wanted = [math.prod(axis.parts for axis in layout.axes[slice(*old)]) for old, _ in changed]
+    left = num_tiles * math.prod(wanted) // max(1, math.prod(axis.parts for axis in layout.axes))
+    for number, (old, new) in enumerate(changed):
+        most = left // math.prod(wanted[number + 1 :])
+        sizes = layout.shape[slice(*old)]
+        grains = _boxes(sizes) & _boxes(shape[slice(*new)])
+        grain = min((g for g in grains if math.prod(sizes) // g <= most), default=0)
+        if not grain:
+            return None
+        left //= math.prod(sizes) // grain
+        inner = math.prod(sizes)
+        for d, size in enumerate(sizes, old[0]):
+            inner //= size
+            extent = min(size, max(1, grain // inner))
+            axes[d] = AxisSplit(size, extent, ((size // extent, 0),)) if extent < size else whole(size)
+    found = Layout(_assign_strides(axes))
+    if math.prod(found.part_shape) > MOST_UNEVEN * math.prod(layout.part_shape):
+        return None
+    return found if reshape_layout(found, shape) is not None else None
+
+
+MOST_UNEVEN = 2
+"""How many times as large parts may become so that a reshape keeps them."""
+
+
+def _boxes(sizes: tuple[int, ...]) -> set[int]:
+    """Return lengths of stretches that cut an array of a shape, in row-major order, in boxes of it, all alike."""
+    found, inner = {1}, 1
+    for size in reversed(sizes):
+        found |= {inner * d for d in range(1, size + 1) if not size % d}
+        inner *= size
+    return found
+
+
 def _reshape_order(
     layout: Layout,
     part: tuple[int, ...],

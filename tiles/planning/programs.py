@@ -6,6 +6,7 @@ says where it lies; a function's parameters lie as the arguments of its first ca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import fields, replace
 
@@ -29,6 +30,7 @@ from tiles.graph import (
     Switch,
     Tensor,
     Vertices,
+    aligned_layout,
     linear_layout,
     reshape_layout,
 )
@@ -171,26 +173,47 @@ def _reshape(planning: Planning, step: Reshape, program: Sequence) -> None:
         return
     if result.layout is None and layout is not None and ACROSS not in (source.ipu, result.ipu):
         planning.place(result.name, layout)
-    elif result.layout is None and is_here and _spread_first(planning, step, source, program):
-        return
-    elif result.layout is None:
+    elif is_here and (result.layout is None or math.prod(result.shape) >= MANY):
+        source = _moved_first(planning, step, source, program) or source
+        if source.name == result.name:
+            return
+    if planning.tensor(result.name).layout is None:
         _spread(planning, result)
     if has_elements(result):
         program.add(Copy(result.name, (source.name,), None, step.location))
 
 
-def _spread_first(planning: Planning, step: Reshape, source: Tensor, program: Sequence) -> bool:
-    """Spread what is reshaped evenly over the tiles, if its reshape lies so too: the copy then goes axis by axis."""
+MANY = 2**22
+"""Elements from which on what is reshaped to where it is to lie is moved twice rather than listed stretch by stretch."""
+
+
+def _moved_first(planning: Planning, step: Reshape, source: Tensor, program: Sequence) -> Tensor | None:
+    """Move what is reshaped to where its reshape has whole parts, if there is such a layout: the copy then goes axis by axis.
+
+    It is spread evenly over the tiles, or else lies nearly as it did.
+
+    Returns it in its new shape: the result, unless that is to lie elsewhere.
+    """
+    assert source.layout is not None
+    result, num_tiles = planning.tensor(step.destination), planning.graph.target.num_tiles
     with planning.graph.at(planning.graph.ipu if source.ipu is None else source.ipu):
-        spread = linear_layout(source.shape, source.dtype, planning.graph.target.num_tiles)
-        layout = reshape_layout(spread, planning.tensor(step.destination).shape)
+        near = linear_layout(source.shape, source.dtype, num_tiles)
+        layout = reshape_layout(near, result.shape)
+        if layout is None:
+            near = aligned_layout(source.layout, result.shape, num_tiles)
+            layout = None if near is None else reshape_layout(near, result.shape)
         if layout is None or not has_elements(source):
-            return False
+            return None
         label = f"{step.destination}.spread"
-        moved = planning.graph.add_tensor(source.shape, source.dtype, label, spread, location=step.location)
-    program.add(Copy(moved.name, (source.name,), None, step.location))
-    planning.view(step.destination, moved, layout)
-    return True
+        moved = planning.graph.add_tensor(source.shape, source.dtype, label, near, location=step.location)
+        program.add(Copy(moved.name, (source.name,), None, step.location))
+        if result.layout is None:
+            return planning.view(result.name, moved, layout)
+        label = f"{step.destination}.reshaped"
+        made = planning.graph.add_tensor(result.shape, result.dtype, label, layout, location=step.location)
+        made = replace(made, view_of=moved.name, ipu=moved.ipu)
+        planning.graph.tensors[made.name] = made
+        return made
 
 
 def _copy(planning: Planning, step: Copy, program: Sequence) -> None:
