@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from hlo_passes.ir import Instruction, Op, Value
 from hlo_passes.ops import (
     Add,
@@ -21,6 +23,8 @@ from hlo_passes.ops import (
     Subtract,
     update_kind,
 )
+from hlo_passes.ops.elementwise import And, Compare
+from hlo_passes.passes.lifting import is_liftable, lift
 from hlo_passes.passes.patterns.registry import rewrites, splat_element
 from hlo_passes.passes.rewriter import Rewriter
 
@@ -118,6 +122,96 @@ def replace_a_known_window(instruction: Instruction, rewriter: Rewriter) -> Valu
     if not update.type.size or _MUCH * update.type.size < x.type.size:
         return None
     return _updated("set", x, update, starts, rewriter)
+
+
+@rewrites(Scatter)
+def update_one_window(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """``x.at[k, 1:9].add(v)``: one window that ends inside along several axes is sliced, updated, and put back where it was.
+
+    A window that does not lie inside as a whole is left out.
+    """
+    op, operands = instruction.op, instruction.operands
+    assert isinstance(op, Scatter)
+    if len(operands) != 3 or not is_liftable(instruction.regions[0]):
+        return None
+    (x, indices, update), n = operands, op.dimension_numbers
+    if n.input_batching_dims or indices.type.size != len(n.scatter_dims_to_operand_dims):
+        return None
+    shape, sizes = x.type.shape, iter(update.type.shape[d] for d in n.update_window_dims)
+    window = tuple(1 if d in n.inserted_window_dims else next(sizes) for d in range(x.type.rank))
+    if update.type.size < 2 or len(_partial(window, shape)) < 2:
+        return None
+    emit = rewriter.emit
+    scalar = indices.type.with_shape(())
+    starts = [emit(Constant.splat(0, scalar)) for _ in shape]
+    flat = emit(Reshape((indices.type.size,)), indices)
+    for number, d in enumerate(n.scatter_dims_to_operand_dims):
+        starts[d] = emit(Reshape(()), emit(Slice((number,), (number + 1,), (1,)), flat))
+    given = rewriter.constant(indices)
+    is_inside: Value | None = None
+    if given is None:
+        for d in n.scatter_dims_to_operand_dims:
+            for direction, bound in (("GE", 0), ("LE", shape[d] - window[d])):
+                if bound <= np.iinfo(indices.type.np_dtype).max:
+                    holds = emit(Compare(direction), starts[d], emit(Constant.splat(bound, scalar)))
+                    is_inside = holds if is_inside is None else emit(And(), is_inside, holds)
+    else:
+        places = zip(n.scatter_dims_to_operand_dims, given.array.reshape(-1).tolist(), strict=True)
+        if not all(0 <= place <= shape[d] - window[d] for d, place in places):
+            return x
+    old = emit(DynamicSlice(window), x, *starts)
+    (new,) = lift(rewriter, instruction.regions[0], (old, emit(Reshape(window), update)))
+    new = new if is_inside is None else emit(Select(), is_inside, new, old)
+    return emit(DynamicUpdateSlice(), x, new, *starts)
+
+
+SEVERAL = 3
+"""Axes along which a window that ends inside is sliced, or replaced, along one of them first."""
+
+
+@rewrites(DynamicSlice)
+def slice_along_one_axis_first(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """``x[k, i:i + 8, j:j + 8]``: what is sliced along several axes is sliced along one of them first."""
+    op, (x, *offsets) = instruction.op, instruction.operands
+    assert isinstance(op, DynamicSlice)
+    partial = _partial(op.slice_sizes, x.type.shape)
+    if len(partial) < SEVERAL:
+        return None
+    rows, others = _along_and_beside(partial[0], offsets, rewriter)
+    return rewriter.emit(op, _rows(x, partial[0], op.slice_sizes, rows, rewriter), *others)
+
+
+@rewrites(DynamicUpdateSlice)
+def replace_along_one_axis_first(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """The same of what is replaced: in rows that are sliced, which are put back."""
+    x, update, *offsets = instruction.operands
+    partial = _partial(update.type.shape, x.type.shape)
+    if len(partial) < SEVERAL or not update.type.size:
+        return None
+    along, beside = _along_and_beside(partial[0], offsets, rewriter)
+    rows = _rows(x, partial[0], update.type.shape, along, rewriter)
+    return rewriter.emit(instruction.op, x, rewriter.emit(instruction.op, rows, update, *beside), *along)
+
+
+def _partial(window: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Return the axes along which a window is shorter than an array: those along which it has one element come first."""
+    found = [d for d, (w, size) in enumerate(zip(window, shape, strict=True)) if w < size]
+    return sorted(found, key=lambda d: window[d] != 1)
+
+
+def _along_and_beside(
+    d: int, offsets: Sequence[Value], rewriter: Rewriter
+) -> tuple[list[Value], list[Value]]:
+    """Return a window's offsets along one axis, zero along others, and those along the others."""
+    zero = rewriter.emit(Constant.splat(0, offsets[d].type))
+    along = [offset if axis == d else zero for axis, offset in enumerate(offsets)]
+    return along, [zero if axis == d else offset for axis, offset in enumerate(offsets)]
+
+
+def _rows(x: Value, d: int, window: Sequence[int], offsets: Sequence[Value], rewriter: Rewriter) -> Value:
+    """Return what of an array lies in a window along one axis."""
+    sizes = tuple(window[axis] if axis == d else size for axis, size in enumerate(x.type.shape))
+    return rewriter.emit(DynamicSlice(sizes), x, *offsets)
 
 
 def _updated(kind: str, x: Value, update: Value, starts: Sequence[int], rewriter: Rewriter) -> Value:
