@@ -39,7 +39,7 @@ SHARE = 0.03
 """Of a tile: by how much grouping may raise the most that any tile holds at once."""
 MOST_TRIED = 16
 """Groups, the earliest first, that are asked for room."""
-REGIONS = 64
+REGIONS = 256
 """At most so many parts of a machine are looked at by themselves: operations on tiles of their own share no memory."""
 NEVER = -1
 

@@ -12,7 +12,7 @@ they are is decided by price when the first of them is.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -68,11 +68,13 @@ class Alike:
 
     Attributes:
       count: how many they are.
+      shared: names of the operands that several of them read.
       apart: by what is computed, whether each has tiles of its own; known when the first one is planned.
       taken: of choices, the number of the alternative that the first one took.
     """
 
     count: int
+    shared: frozenset[str] = frozenset()
     apart: dict[Hashable, bool] = field(default_factory=dict[Hashable, bool])
     taken: int | None = None
 
@@ -125,7 +127,8 @@ def lanes_of(given: Graph, sequence: Sequence) -> dict[str, Lane]:
             lane = made.get(first.operands[0]) if len(first.operands) == 1 else None
             made.update(dict.fromkeys(first.results, lane) if lane else {})
         elif len(members) > 1:
-            alike = Alike(len(members))
+            readers = Counter(name for member in members for name in set(member.operands))
+            alike = Alike(len(members), frozenset(name for name, count in readers.items() if count > 1))
             for member, number in zip(members, _numbers(members, made), strict=True):
                 lanes[member.results[0]] = lane = Lane(alike, number)
                 made.update(dict.fromkeys(member.results, lane))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from tiles.graph import (
     Sequence,
     Tensor,
     Vertices,
+    linear_layout,
     require_fits,
     unsplit_plan,
 )
@@ -128,9 +130,14 @@ def _plan(
         plan, copies = choose(planning, question, operands, site.label, beside, trips)
         lane = planning.lanes.get(key_of(operation), planning.lane)
         if lane is not None and slices is None:
-            aside = _aside(planning, question, operands, (plan, copies), lane, site.label, beside, trips)
+            even = _spread_over_all(question, operation, lane)
+            aside = _aside(planning, even, operands, (plan, copies), lane, site.label, beside, trips)
             if aside is not None:
                 site, (plan, copies) = replace(site, area=planning.area(lane)), aside
+                operands = [
+                    t if known.layout is None else planning.placed(t.name)
+                    for t, known in zip(operands, even.operands, strict=True)
+                ]
         if not holds_operands(question, plan):  # a few elements of what no tile holds
             operands = [t if t.layout is not None else planning.placed(t.name) for t in operands]
             known = tuple(Operand(t.shape, t.dtype, t.layout) for t in operands)
@@ -150,6 +157,21 @@ def _plan(
     _add(site, question, plan, operands, results, beside)
     if site.area is not None:
         planning.aside.update(planning.tensor(name).name for name in results)
+
+
+def _spread_over_all(question: Question, operation: Operation, lane: Lane) -> Question:
+    """Return a question in which operands that lie nowhere yet, and that other lanes read too, are spread over all tiles.
+
+    On the tiles of the first lane they would be sent from these to all others.
+    """
+    target = question.target
+    known = (
+        replace(x, layout=linear_layout(x.shape, x.dtype, target.num_tiles))
+        if x.layout is None and name in lane.alike.shared and math.prod(x.shape)
+        else x
+        for x, name in zip(question.operands, operation.operands, strict=True)
+    )
+    return replace(question, operands=tuple(known))
 
 
 def _aside(
