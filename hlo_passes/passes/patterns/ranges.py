@@ -138,17 +138,45 @@ def _common(one: Range, other: Range) -> Range | None:
     return (0, min(found)) if found else None
 
 
+def _added(one: Range, other: Range) -> Range:
+    return one[0] + other[0], one[1] + other[1]
+
+
+def _subtracted(one: Range, other: Range) -> Range:
+    return one[0] - other[1], one[1] - other[0]
+
+
+def _lesser(one: Range, other: Range) -> Range:
+    return min(one[0], other[0]), min(one[1], other[1])
+
+
+def _greater(one: Range, other: Range) -> Range:
+    return max(one[0], other[0]), max(one[1], other[1])
+
+
+def _clamped(low: Range, x: Range, high: Range) -> Range:
+    return _lesser(_greater(x, low), high)
+
+
+def _either(_: Range, one: Range, other: Range) -> Range:
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+def _itself(x: Range) -> Range:
+    return x
+
+
 _RULES: Mapping[type[Op], Callable[..., Range | None]] = {
-    Add: lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    Subtract: lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    Add: _added,
+    Subtract: _subtracted,
     Multiply: _multiplied,
     Divide: _divided,
     Remainder: _left,
     And: _common,
-    Minimum: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-    Maximum: lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
-    Clamp: lambda low, x, high: (min(max(x[0], low[0]), high[0]), min(max(x[1], low[1]), high[1])),
-    Select: lambda _, a, b: (min(a[0], b[0]), max(a[1], b[1])),
-    Convert: lambda a: a,
+    Minimum: _lesser,
+    Maximum: _greater,
+    Clamp: _clamped,
+    Select: _either,
+    Convert: _itself,
 }
 """The range of a result by those of the operands, None where nothing is known; one that leaves the type is not used."""

@@ -164,3 +164,62 @@ def test_a_trace_takes_few_cycles(gc200):
         ipuxla.jit(jnp.trace, target=gc200).lower(jax.ShapeDtypeStruct((1024, 1024), np.float32)).compile()
     )
     assert compiled.cost_analysis()["cycles"] < 2000
+
+
+LOOKED_UP = "inline,regular-gathers,fix(canonicalize,fold-constants,cse,dce),masked-diagonals{least=1},dce"
+
+
+@given(
+    st.lists(st.integers(2, 9), min_size=2, max_size=2),
+    st.integers(-8, 8),
+    st.sampled_from([(0, 1), (1, 2), (0, 1, 2)]),
+    st.booleans(),
+)
+@budget(PLAN)
+def test_diagonals_of_what_is_computed_are_looked_up(shape, offset, axes, is_reversed):
+    """Along neighbouring dimensions, with others before and behind, in either direction."""
+    offset = max(1 - shape[0], min(shape[1] - 1, offset))  # else there is none
+    shape = (3, *shape) if axes[0] else (*shape, 3)
+    first, second = axes[:2]
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+    def f(x):
+        x = -x
+        x = jnp.flip(x, second) if is_reversed and offset == 0 else x
+        return jnp.diagonal(x, offset, first, second)
+
+    module = imported(f, x)
+    changed = optimize(module, LOOKED_UP)
+    (found,), (want,) = evaluate_module(changed, x), evaluate_module(module, x)
+    np.testing.assert_array_equal(found, want)
+    if min(np.shape(want)) > 1 and not is_reversed:
+        assert "gather" in print_module(changed), print_module(changed)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.reshape(-1)[::8], lambda x: (-x).reshape(-1)[::7], lambda x: (-x).reshape(-1)[3::10]],
+    ids=["of an argument", "columns", "beyond the last column"],
+)
+def test_slices_that_are_no_diagonals_of_what_is_computed_stay(function):
+    x = np.ones((7, 7), np.float32)
+    assert "gather" not in print_module(optimize(imported(function, x), LOOKED_UP))
+
+
+def test_a_diagonal_of_a_product_leaves_it_where_it_is(gc200):
+    """All of it was brought into the order of its rows, which took longer than the product."""
+
+    def cycles(function):
+        a = jax.ShapeDtypeStruct((256, 4096), jnp.float16)
+        return ipuxla.jit(function, target=gc200).lower(a).compile().cost_analysis()["cycles"]
+
+    with_diagonal = cycles(lambda a: (lambda c: (c, jnp.diagonal(c)))((a.T @ a).astype(jnp.float32)))
+    assert with_diagonal < 1.1 * cycles(lambda a: (a.T @ a).astype(jnp.float32))
+
+
+def test_lookups_of_diagonals_on_every_engine(small_target):
+    def f(x, y):
+        return jnp.diagonal(x @ y, 1), jax.grad(lambda x: (jnp.diagonal(x @ x) ** 2).sum())(x)
+
+    x, y = (np.random.default_rng(n).standard_normal((300, 300)).astype(np.float32) for n in range(2))
+    check_engines(f, small_target, x, y, engines=("fast",), floats=("fast",))
