@@ -173,7 +173,7 @@ def _reshape(planning: Planning, step: Reshape, program: Sequence) -> None:
         return
     if result.layout is None and layout is not None and ACROSS not in (source.ipu, result.ipu):
         planning.place(result.name, layout)
-    elif is_here and (result.layout is None or math.prod(result.shape) >= MANY):
+    elif is_here:
         source = _moved_first(planning, step, source, program) or source
         if source.name == result.name:
             return
@@ -183,23 +183,24 @@ def _reshape(planning: Planning, step: Reshape, program: Sequence) -> None:
         program.add(Copy(result.name, (source.name,), None, step.location))
 
 
-MANY = 2**22
-"""Elements from which on what is reshaped to where it is to lie is moved twice rather than listed stretch by stretch."""
+MANY = 2**20
+"""Elements from which on what is reshaped is moved near where it is first: listing every stretch of a copy takes a second."""
 
 
 def _moved_first(planning: Planning, step: Reshape, source: Tensor, program: Sequence) -> Tensor | None:
     """Move what is reshaped to where its reshape has whole parts, if there is such a layout: the copy then goes axis by axis.
 
-    It is spread evenly over the tiles, or else lies nearly as it did.
+    It is spread evenly over the tiles if it lies nowhere yet, or else, of ``MANY`` elements, lies nearly as it did.
 
     Returns it in its new shape: the result, unless that is to lie elsewhere.
     """
     assert source.layout is not None
     result, num_tiles = planning.tensor(step.destination), planning.graph.target.num_tiles
+    is_large = math.prod(result.shape) >= MANY
     with planning.graph.at(planning.graph.ipu if source.ipu is None else source.ipu):
         near = linear_layout(source.shape, source.dtype, num_tiles)
-        layout = reshape_layout(near, result.shape)
-        if layout is None:
+        layout = reshape_layout(near, result.shape) if result.layout is None else None
+        if layout is None and is_large:
             near = aligned_layout(source.layout, result.shape, num_tiles)
             layout = None if near is None else reshape_layout(near, result.shape)
         if layout is None or not has_elements(source):
