@@ -8,6 +8,7 @@ from dataclasses import replace
 from hlo_passes.ir import Computation, FusionCategory, Instruction, Op, Value
 from hlo_passes.ir.op import OPS
 from hlo_passes.ops import Concatenate, Constant, DotGeneral, Fusion, Nonlinearity, Reduce, Reshape
+from hlo_passes.ops.elementwise import Elementwise
 from hlo_passes.ops.reduction import simple_combiner
 from hlo_passes.passes.indexing import ParameterMap, expressions
 from ipuxla.lowering.contraction import place_dot
@@ -105,11 +106,34 @@ def place_reduction(
         whole = Computation("value", region.results, (), region.results)
         return (place_reduction(own, whole, [computed], reduce, "reduce", location),)
 
-    if _folds_few_columns(form) and region.instructions:
-        return lowering.graph.add_choice(lowering.prefix + name, (fused, apart), lowering.program, location)[
-            0
-        ]
+    few_columns = _folds_few_columns(form) and bool(region.instructions)
+    if few_columns or _may_be_apart(region, lowering):
+        called, share = lowering.prefix + name, 1.0 if few_columns else SURELY_LESS
+        return lowering.graph.add_choice(called, (fused, apart), lowering.program, location, share)[0]
     return fused(lowering.program)[0]
+
+
+SURELY_LESS = 0.7
+"""What computing elements before they are folded costs at most, as a share of folding them as they are computed, to be done: they
+take memory, and what is brought where the one or the other reads it is not counted."""
+MANY = 1 << 16
+"""Elements from which on it is asked which is quicker."""
+FEW_OPERANDS = 4
+"""Of which code that folds what it computes of them keeps all in registers."""
+FEW_BYTES = 1 / 16
+"""Share of an IPU's memory that elements computed before they are folded may take."""
+
+
+def _may_be_apart(region: Computation, lowering: Lowering) -> bool:
+    """Return whether elements that are computed as they are folded could be computed before: many, but not too many.
+
+    Code that folds what it computes compares and counts one element at a time, and has registers for few operands.
+    """
+    type_, target = region.results[0].type, lowering.graph.target
+    if type_.size < MANY or type_.size_bytes > FEW_BYTES * target.num_tiles * target.bytes_per_tile:
+        return False
+    chooses = any(isinstance(i.op, Elementwise) and not i.result.type.is_float for i in region.instructions)
+    return chooses or len(region.parameters) > FEW_OPERANDS
 
 
 FEW_COLUMNS = 4

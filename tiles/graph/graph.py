@@ -512,6 +512,7 @@ class Graph:
         ways: Iterable[Callable[[Sequence], tuple[Tensor, ...]]],
         program: Sequence,
         location: str = "",
+        share: float = 1.0,
     ) -> tuple[Tensor, ...]:
         """Record several ways to compute the same, of which planning takes the cheapest, and return the results.
 
@@ -521,6 +522,7 @@ class Graph:
             within a way, and after all of them.
           program: sequence to append to.
           location: the user's source line.
+          share: of what the first way costs, what another one costs at most to be taken.
 
         Raises:
           InvalidGraph: the ways give other shapes or dtypes.
@@ -540,7 +542,7 @@ class Graph:
             raise InvalidGraph(f"the ways to compute {name} give different results: {types}")
         results = tuple(self.add_tensor(*each, name, location=location) for each in types[0])
         alternatives = tuple(alternative for alternative, _ in found)
-        program.add(Choice(name, alternatives, tuple(t.name for t in results), location))
+        program.add(Choice(name, alternatives, tuple(t.name for t in results), location, share))
         return results
 
     def storage(self, name: str) -> str:

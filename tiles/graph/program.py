@@ -80,12 +80,14 @@ class Choice:
       alternatives: the ways; the first is taken where several cost the same.
       results: tensor names, by which later steps read what the alternative taken leaves.
       location: the user's source line.
+      share: what another alternative than the first costs at most, as a share of what the first one does, to be taken.
     """
 
     name: str
     alternatives: tuple[Alternative, ...]
     results: tuple[str, ...]
     location: str = ""
+    share: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ def _cheapest(planning: Planning, choice: Choice, run: Run) -> int:
     key = tuple(_key(a.body, outside) for a in choice.alternatives), known, planning.code_price, area
     if key not in planning.estimates:
         planning.estimates[key] = tuple(_cost(planning, a, outside, run) for a in choice.alternatives)
-    costs = planning.estimates[key]
+    first, *others = planning.estimates[key]
+    costs = [first, *((exceeds, cycles / choice.share) for exceeds, cycles in others)]
     return costs.index(min(costs))
 
 
