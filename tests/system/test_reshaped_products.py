@@ -69,7 +69,7 @@ def test_what_a_loop_carries_in_the_shape_of_the_result() -> None:
 
 
 def test_what_a_loop_carries_on_every_engine(monkeypatch) -> None:
-    monkeypatch.setattr(programs, "MANY", 1)
+    monkeypatch.setattr(programs, "MOST_STRETCHES", 1)
     rng = np.random.default_rng(6)
     x, w, logits = (rng.standard_normal(shape, np.float32) for shape in ((30, 6), (6, 14), (3, 10, 14)))
 

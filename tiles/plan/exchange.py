@@ -305,6 +305,11 @@ MOST_INDICES = 2**24
 """Indices of an axis that one tile may hold of a copy: they are listed, and no tile's memory holds as many elements."""
 
 
+def stretches_between(source: Layout, destination: Layout) -> int:
+    """Return how many stretches ``reshape_traffic`` lists, at most, of a copy into another shape or layout."""
+    return sum(begin.most for layout in (source, destination) for begin in _Owners(layout).breaks)
+
+
 def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Target) -> Traffic:
     """Return the traffic of copying a tensor into another shape or layout, element by element in order.
 

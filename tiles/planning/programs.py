@@ -35,6 +35,7 @@ from tiles.graph import (
     reshape_layout,
 )
 from tiles.graph.program import Step
+from tiles.plan.exchange import MOST_STRETCHES, stretches_between
 from tiles.planning.alternatives import cheapest
 from tiles.planning.emit import settle
 from tiles.planning.lanes import key_of, lanes_of
@@ -190,13 +191,17 @@ MANY = 2**20
 def _moved_first(planning: Planning, step: Reshape, source: Tensor, program: Sequence) -> Tensor | None:
     """Move what is reshaped to where its reshape has whole parts, if there is such a layout: the copy then goes axis by axis.
 
-    It is spread evenly over the tiles if it lies nowhere yet, or else, of ``MANY`` elements, lies nearly as it did.
+    It is spread evenly over the tiles, or else, of ``MANY`` elements, lies nearly as it did; so does what is to lie elsewhere, if a
+    copy to there has more stretches than can be listed.
 
     Returns it in its new shape: the result, unless that is to lie elsewhere.
     """
     assert source.layout is not None
     result, num_tiles = planning.tensor(step.destination), planning.graph.target.num_tiles
-    is_large = math.prod(result.shape) >= MANY
+    if result.layout is None:
+        is_large = math.prod(result.shape) >= MANY
+    else:
+        is_large = stretches_between(source.layout, result.layout) > MOST_STRETCHES
     with planning.graph.at(planning.graph.ipu if source.ipu is None else source.ipu):
         near = linear_layout(source.shape, source.dtype, num_tiles)
         layout = reshape_layout(near, result.shape) if result.layout is None else None
