@@ -361,7 +361,8 @@ def _boxes(sizes: tuple[int, ...]) -> set[int]:
     """Return lengths of stretches that cut an array of a shape, in row-major order, in boxes of it, all alike."""
     found, inner = {1}, 1
     for size in reversed(sizes):
-        found |= {inner * d for d in range(1, size + 1) if not size % d}
+        small = [d for d in range(1, math.isqrt(size) + 1) if not size % d]
+        found |= {inner * d for each in small for d in (each, size // each)}
         inner *= size
     return found
 

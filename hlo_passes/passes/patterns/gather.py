@@ -137,6 +137,8 @@ def update_one_window(instruction: Instruction, rewriter: Rewriter) -> Value | N
     (x, indices, update), n = operands, op.dimension_numbers
     if n.input_batching_dims or indices.type.size != len(n.scatter_dims_to_operand_dims):
         return None
+    if not x.type.dtype == update.type.dtype == instruction.result.type.dtype:
+        return None
     shape, sizes = x.type.shape, iter(update.type.shape[d] for d in n.update_window_dims)
     window = tuple(1 if d in n.inserted_window_dims else next(sizes) for d in range(x.type.rank))
     if update.type.size < 2 or len(_partial(window, shape)) < 2:
