@@ -40,13 +40,13 @@ _DEEP = 8
 class MaskedDiagonals(LocalPass):
     """Cut out the diagonal where a sum is of ``select(i + n == j, x, 0)`` over ``i``, ``j`` or both, neighbours in ``x``.
 
-    Operations that are applied to elements before, and read by nothing else, are applied to the diagonal. A diagonal of at least
-    ``least`` computed elements is looked up: of a product of 4,096 x 4,096 floats that takes 2,400 cycles on a GC200, to bring
-    all of it into the order of its rows 102,000.
+    Operations that are applied to elements before, and read by nothing else, are applied to the diagonal. A diagonal of
+    matrices of at least ``least`` computed elements is looked up: of a product of 4,096 x 4,096 floats that takes 2,400 cycles on a
+    GC200, to bring all of it into the order of its rows 102,000; of 1,024 x 1,024 both take about as long.
     """
 
     name: ClassVar[str] = "masked-diagonals"
-    least: int = 1 << 16
+    least: int = 1 << 21
 
     def change(self, computation: Computation) -> Computation:
         """Return the computation with diagonals instead of such matrices; itself when it has none."""
