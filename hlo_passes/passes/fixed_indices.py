@@ -11,16 +11,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from hlo_passes.ir import Computation, Instruction, Value
 from hlo_passes.ops import BroadcastInDim, Concatenate, Gather, Reshape, Scatter, Slice, Transpose
-from hlo_passes.ops.elementwise import Clamp, Convert
+from hlo_passes.ops.elementwise import Clamp
 from hlo_passes.passes.base import LocalPass
+from hlo_passes.passes.ranges import range_of
 from hlo_passes.passes.rewriter import Rewriter
-
-_DEEP = 16
-"""Operations behind each other that are asked what an index is."""
 
 
 @dataclass(frozen=True)
@@ -92,41 +88,10 @@ def _kept(
     """
     if count < 2 or not indices.type.is_integer:
         return None
-    kept = [k for k in range(count) if k not in zero and _range(indices, axis, k, rewriter) != (0, 0)] or [0]
+    kept = [
+        k for k in range(count) if k not in zero and range_of(indices, rewriter, (axis, k)) != (0, 0)
+    ] or [0]
     return kept if len(kept) < count else None
-
-
-def _range(value: Value, axis: int, k: int, rewriter: Rewriter, depth: int = _DEEP) -> tuple[int, int]:
-    """Return bounds of what a value is wherever it is number ``k`` along an axis, inclusive; a scalar has no axis."""
-    bits, is_unsigned = value.type.bits, value.type.is_unsigned
-    unknown = (0, (1 << bits) - 1) if is_unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
-    made = rewriter.maker(value)
-    if (constant := rewriter.constant(value)) is not None:
-        held = constant.value if constant.is_splat else np.take(constant.value, k, axis)
-        return (int(held.min()), int(held.max())) if held.size else unknown
-    if made is None or not depth:
-        return unknown
-    op, operands, rest = made.op, made.operands, depth - 1
-    if isinstance(op, Convert) and operands[0].type.is_integer:
-        low, high = _range(operands[0], axis, k, rewriter, rest)
-        return (low, high) if unknown[0] <= low and high <= unknown[1] else unknown
-    if isinstance(op, Clamp):
-        least, own, most = (_range(each, axis, k, rewriter, rest) for each in operands)
-        low, high = (min(max(x, low), high) for x, low, high in zip(own, least, most, strict=True))
-        return low, high
-    if isinstance(op, BroadcastInDim):
-        (inner,) = operands
-        if axis not in op.broadcast_dimensions:
-            return _range(inner, 0, 0, rewriter, rest) if inner.type.rank == 0 else unknown
-        at = op.broadcast_dimensions.index(axis)
-        return _range(inner, at, 0 if inner.type.shape[at] == 1 else k, rewriter, rest)
-    if isinstance(op, Concatenate) and op.dimension == axis:
-        for piece in operands:
-            size = piece.type.shape[axis]
-            if k < size:
-                return _range(piece, axis, k, rewriter, rest)
-            k -= size
-    return unknown
 
 
 def components(value: Value, axis: int, kept: Sequence[int], rewriter: Rewriter) -> Value:

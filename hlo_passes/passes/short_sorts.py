@@ -24,7 +24,7 @@ from hlo_passes.ops import (
     TopK,
     sort_keys,
 )
-from hlo_passes.ops.elementwise import And, Compare, Not, Or, Select, Xor
+from hlo_passes.ops.elementwise import And, Compare, Convert, Not, Or, Select, Xor
 from hlo_passes.passes.base import LocalPass
 from hlo_passes.passes.dce import without_dead_instructions
 from hlo_passes.passes.patterns import PATTERNS
@@ -264,6 +264,16 @@ def _is_no_later(one: Value, other: Value, key: SortKey, network: Builder) -> Va
         return found
     greater = one if key.is_descending else other
     return network.add(Or(), found, network.add(Compare("NE"), greater, greater))
+
+
+def total_order(x: Value, add: Callable[..., Value]) -> Value:
+    """Return floats of at most 32 bits as integers of 32 bits in their total order; of fewer each function would cut its results off.
+
+    Args:
+      x: floats of a type of ``BIT_TYPES``.
+      add: adds an operation with its operands, and returns its result.
+    """
+    return reordered(add(Convert("i32"), add(BitcastConvert(BIT_TYPES[x.type.dtype]), x)), add)
 
 
 def reordered(bits: Value, add: Callable[..., Value]) -> Value:

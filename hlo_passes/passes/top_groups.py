@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from hlo_passes.ir import Builder, Computation, Instruction, TensorType, Value
 from hlo_passes.ops import (
     Add,
@@ -22,7 +20,6 @@ from hlo_passes.ops import (
     Compare,
     Concatenate,
     Constant,
-    Convert,
     Gather,
     GatherDimensionNumbers,
     Iota,
@@ -32,13 +29,14 @@ from hlo_passes.ops import (
     Reduce,
     Reshape,
     Select,
-    Slice,
     Sort,
     TopK,
+    neutral_element,
 )
 from hlo_passes.passes.base import LocalPass
 from hlo_passes.passes.rewriter import Patterns, Rewriter
-from hlo_passes.passes.short_sorts import BIT_TYPES, reordered
+from hlo_passes.passes.scans import slice_axis
+from hlo_passes.passes.short_sorts import BIT_TYPES, total_order
 
 _ALIGNED = 4
 """Groups of so many elements, and of multiples of it, begin at whole words."""
@@ -98,7 +96,7 @@ def _in_groups(op: TopK, x: Value, size: int, rewriter: Rewriter) -> list[Value]
     shape = x.type.shape
     n, before, after = shape[d], shape[:d], shape[d + 1 :]
     groups = n // size
-    whole = _sliced(x, d, 0, groups * size, rewriter)
+    whole = slice_axis(rewriter, x, d, 0, groups * size)
     grouped = emit(Reshape((*before, groups, size, *after)), whole)
     _, numbers = rewriter.emit_all(op, (_first_of_each(op, grouped, rewriter),))
     if k > 1:
@@ -115,7 +113,7 @@ def _in_groups(op: TopK, x: Value, size: int, rewriter: Rewriter) -> list[Value]
     if groups * size < n:
         rest = emit(Iota(x.type.with_dtype("i32"), d))
         candidates, places = (
-            emit(Concatenate(d), some, _sliced(every, d, groups * size, n, rewriter))
+            emit(Concatenate(d), some, slice_axis(rewriter, every, d, groups * size, n % size))
             for some, every in ((candidates, words), (places, rest))
         )
     candidates = emit(BitcastConvert("bf16"), candidates) if in_bits else candidates
@@ -123,30 +121,16 @@ def _in_groups(op: TopK, x: Value, size: int, rewriter: Rewriter) -> list[Value]
     return [values, _taken(places, at, d, rewriter)]
 
 
-def _sliced(x: Value, d: int, start: int, stop: int, rewriter: Rewriter) -> Value:
-    """Return the elements from ``start`` to ``stop`` along a dimension."""
-    starts, limits = [0] * x.type.rank, list(x.type.shape)
-    starts[d], limits[d] = start, stop
-    if tuple(limits) == x.type.shape and not start:
-        return x
-    return rewriter.emit(Slice(tuple(starts), tuple(limits), (1,) * x.type.rank), x)
-
-
 def _first_of_each(op: TopK, grouped: Value, rewriter: Rewriter) -> Value:
     """Return the first element of each group, or an integer in its order; groups lie along the dimension behind the operation's."""
     key = _in_order(op, grouped, rewriter)
-    first = Maximum() if op.is_descending else Minimum()
+    first, combiner = (Maximum(), "max") if op.is_descending else (Minimum(), "min")
     scalar = TensorType((), key.type.dtype)
-    if key.type.is_float:
-        last = -math.inf
-    else:
-        range_ = np.iinfo(key.type.np_dtype)
-        last = int(range_.min if op.is_descending else range_.max)
     region = Builder("first")
     one, other = (region.parameter(scalar) for _ in range(2))
     body = region.build(region.add(first, one, other))
-    operands = key, rewriter.emit(Constant.splat(last, scalar))
-    return rewriter.emit_all(Reduce((op.dimension + 1,)), operands, (body,))[0]
+    last = Constant.splat(neutral_element(combiner, key.type.dtype), scalar)
+    return rewriter.emit_all(Reduce((op.dimension + 1,)), (key, rewriter.emit(last)), (body,))[0]
 
 
 def _in_order(op: TopK, x: Value, rewriter: Rewriter) -> Value:
@@ -161,8 +145,7 @@ def _in_order(op: TopK, x: Value, rewriter: Rewriter) -> Value:
         zero, nan = (emit(Constant.splat(number, x.type)) for number in (0, math.nan))
         x = emit(Select(), emit(Compare("EQ"), x, zero), zero, x)
         x = emit(Select(), emit(Compare("NE"), x, x), nan, x)
-    bits = emit(BitcastConvert(BIT_TYPES[x.type.dtype]), x)
-    return reordered(emit(Convert("i32"), bits), emit)
+    return total_order(x, emit)
 
 
 def _ascending() -> Computation:

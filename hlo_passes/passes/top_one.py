@@ -13,7 +13,7 @@ from hlo_passes.ops import BitcastConvert, Constant, Iota, Reduce, Reshape, TopK
 from hlo_passes.ops.elementwise import And, Compare, Convert, Or, Select
 from hlo_passes.passes.base import LocalPass
 from hlo_passes.passes.rewriter import Patterns, Rewriter
-from hlo_passes.passes.short_sorts import BIT_TYPES, reordered
+from hlo_passes.passes.short_sorts import BIT_TYPES, reordered, total_order
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,7 @@ def _first(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | No
     by_bits = x.type.is_float and x.type.dtype in BIT_TYPES and op.is_total
     if op.k != 1 or not (by_bits or x.type.is_integer):
         return None
-    key = x
-    if by_bits:
-        # Of less than 32 bits each function would cut its results off again.
-        bits = rewriter.emit(BitcastConvert(BIT_TYPES[x.type.dtype]), x)
-        key = reordered(rewriter.emit(Convert("i32"), bits), rewriter.emit)
+    key = total_order(x, rewriter.emit) if by_bits else x
     places = rewriter.emit(Iota(key.type.with_dtype("i32"), op.dimension))
     inputs = key, places
     last = np.iinfo(key.type.np_dtype).min if op.is_descending else np.iinfo(key.type.np_dtype).max

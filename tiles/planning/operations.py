@@ -135,7 +135,7 @@ def _plan(
             if aside is not None:
                 site, (plan, copies) = replace(site, area=planning.area(lane)), aside
                 operands = [
-                    t if known.layout is None else planning.placed(t.name)
+                    planning.placed(t.name) if t.layout is None and known.layout is not None else t
                     for t, known in zip(operands, even.operands, strict=True)
                 ]
         if not holds_operands(question, plan):  # a few elements of what no tile holds

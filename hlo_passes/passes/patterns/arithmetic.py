@@ -38,6 +38,7 @@ from hlo_passes.ops import (
     neutral_element,
 )
 from hlo_passes.passes.patterns.registry import is_element, ones_like, rewrites, splat_element, zeros
+from hlo_passes.passes.ranges import range_of
 from hlo_passes.passes.rewriter import Rewriter
 
 _COMMUTATIVE = (Add, Multiply, And, Or, Xor, Maximum, Minimum)
@@ -162,14 +163,26 @@ def divide_by_a_power_of_two(instruction: Instruction, rewriter: Rewriter) -> Va
 
 
 @rewrites(Compare)
-def compare_unsigned_with_zero(instruction: Instruction, rewriter: Rewriter) -> Value | None:
-    """``x < 0`` of an unsigned integer is false, and ``x >= 0`` true."""
+def compare_ranges(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """A comparison of integers that holds for all that the operands may be, or for none of it, is known.
+
+    ``jnp.take_along_axis(x, jnp.clip(i, 0, n - 1), 1)`` asks of every index whether it lies inside, for the fill value elsewhere,
+    and wraps negative ones first: what is clipped, or counted, needs neither.
+    """
     op, (lhs, rhs) = instruction.op, instruction.operands
-    if not isinstance(op, Compare) or not lhs.type.is_unsigned or op.direction not in ("LT", "GE"):
+    if not isinstance(op, Compare) or not lhs.type.is_integer or not lhs.type.size:
         return None
-    if not is_element(splat_element(rhs, rewriter), 0):
-        return None
-    return rewriter.emit(Constant.splat(op.direction == "GE", instruction.result.type))
+    (low, high), (least, most) = (range_of(value, rewriter) for value in (lhs, rhs))
+    same, apart = low == high == least == most, high < least or low > most
+    holds, fails = {
+        "LT": (high < least, low >= most),
+        "LE": (high <= least, low > most),
+        "GT": (low > most, high <= least),
+        "GE": (low >= most, high < least),
+        "EQ": (same, apart),
+        "NE": (apart, same),
+    }[op.direction]
+    return rewriter.emit(Constant.splat(holds, instruction.result.type)) if holds or fails else None
 
 
 @rewrites(Negate, Not)

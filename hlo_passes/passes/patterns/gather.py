@@ -1,7 +1,8 @@
-"""Lookups that need none, and slices and updates whose place is known."""
+"""Lookups that need none, slices and updates whose place is known, and windows that end inside along several axes."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -69,27 +70,18 @@ def read_from_the_start(instruction: Instruction, rewriter: Rewriter) -> Value |
 @rewrites(Scatter)
 def update_in_a_known_window(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     """``x.at[1:-1].set(v)``: one window, at a constant place inside, of much of a tensor is updated element by element."""
-    op, operands = instruction.op, instruction.operands
-    assert isinstance(op, Scatter)
-    if len(operands) != 3:
+    window = _only_window(instruction)
+    if window is None:
         return None
-    (x, indices, update), n = operands, op.dimension_numbers
-    given = rewriter.constant(indices)
-    if given is None or n.input_batching_dims or indices.type.size != len(n.scatter_dims_to_operand_dims):
+    x, _, update = instruction.operands
+    kind, starts = update_kind(instruction.regions[0]), _known_starts(instruction, rewriter)
+    if starts is None or (kind != "set" and (kind not in _SUMS or x.type.is_bool or x.type.is_complex)):
         return None
-    kind = update_kind(instruction.regions[0])
-    if kind != "set" and (kind not in _SUMS or x.type.is_bool or x.type.is_complex):
-        return None
-    sizes = iter(update.type.shape[d] for d in n.update_window_dims)
-    window = [1 if d in n.inserted_window_dims else next(sizes) for d in range(x.type.rank)]
-    starts = [0] * x.type.rank
-    for d, start in zip(n.scatter_dims_to_operand_dims, given.array.reshape(-1).tolist(), strict=True):
-        starts[d] = int(start)
-    if any(not 0 <= a <= size - w for a, w, size in zip(starts, window, x.type.shape, strict=True)):
+    if not _is_inside(starts, window, x.type.shape):
         return None  # what does not lie inside is left out
     if not update.type.size or _MUCH * update.type.size < x.type.size:
         return None
-    return _updated(kind, x, rewriter.emit(Reshape(tuple(window)), update), starts, rewriter)
+    return _updated(kind, x, rewriter.emit(Reshape(window), update), starts, rewriter)
 
 
 @rewrites(DynamicSlice)
@@ -141,41 +133,70 @@ def update_one_window(instruction: Instruction, rewriter: Rewriter) -> Value | N
 
     A window that does not lie inside as a whole is left out.
     """
-    op, operands = instruction.op, instruction.operands
-    assert isinstance(op, Scatter)
-    if len(operands) != 3 or not is_liftable(instruction.regions[0]):
+    window = _only_window(instruction)
+    if window is None or not is_liftable(instruction.regions[0]):
         return None
-    (x, indices, update), n = operands, op.dimension_numbers
-    if n.input_batching_dims or indices.type.size != len(n.scatter_dims_to_operand_dims):
-        return None
+    x, indices, update = instruction.operands
     if not x.type.dtype == update.type.dtype == instruction.result.type.dtype:
         return None
-    shape, sizes = x.type.shape, iter(update.type.shape[d] for d in n.update_window_dims)
-    window = tuple(1 if d in n.inserted_window_dims else next(sizes) for d in range(x.type.rank))
-    if len(_partial(window, shape)) < 2:
+    shape, emit = x.type.shape, rewriter.emit
+    if len(_short_axes(window, shape)) < 2 or not _is_large(window, shape):
         return None
-    emit = rewriter.emit
-    scalar = indices.type.with_shape(())
+    known = _known_starts(instruction, rewriter)
+    if known is not None and not _is_inside(known, window, shape):
+        return x
+    axes = _indexed(instruction)
+    scalar, flat = indices.type.with_shape(()), emit(Reshape((len(axes),)), indices)
     starts = [emit(Constant.splat(0, scalar)) for _ in shape]
-    flat = emit(Reshape((indices.type.size,)), indices)
-    for number, d in enumerate(n.scatter_dims_to_operand_dims):
+    is_inside: list[Value] = []
+    for number, d in enumerate(axes):
         starts[d] = emit(Reshape(()), emit(Slice((number,), (number + 1,), (1,)), flat))
-    given = rewriter.constant(indices)
-    is_inside: Value | None = None
-    if given is None:
-        for d in n.scatter_dims_to_operand_dims:
-            for direction, bound in (("GE", 0), ("LE", shape[d] - window[d])):
-                if bound <= np.iinfo(indices.type.np_dtype).max:
-                    holds = emit(Compare(direction), starts[d], emit(Constant.splat(bound, scalar)))
-                    is_inside = holds if is_inside is None else emit(And(), is_inside, holds)
-    else:
-        places = zip(n.scatter_dims_to_operand_dims, given.array.reshape(-1).tolist(), strict=True)
-        if not all(0 <= place <= shape[d] - window[d] for d, place in places):
-            return x
+        for direction, bound in (("GE", 0), ("LE", shape[d] - window[d])):
+            if bound <= np.iinfo(indices.type.np_dtype).max:
+                is_inside.append(emit(Compare(direction), starts[d], emit(Constant.splat(bound, scalar))))
     old = emit(DynamicSlice(window), x, *starts)
     (new,) = lift(rewriter, instruction.regions[0], (old, emit(Reshape(window), update)))
-    new = new if is_inside is None else emit(Select(), is_inside, new, old)
+    if known is None and is_inside:
+        every = functools.reduce(lambda one, other: emit(And(), one, other), is_inside)
+        new = emit(Select(), every, new, old)
     return emit(DynamicUpdateSlice(), x, new, *starts)
+
+
+def _only_window(instruction: Instruction) -> tuple[int, ...] | None:
+    """Return the extents, along all axes, of the window that a scatter of one array updates; None where there are several."""
+    op, operands = instruction.op, instruction.operands
+    assert isinstance(op, Scatter)
+    n = op.dimension_numbers
+    if len(operands) != 3 or n.input_batching_dims:
+        return None
+    x, indices, update = operands
+    if indices.type.size != len(n.scatter_dims_to_operand_dims):
+        return None
+    sizes = iter(update.type.shape[d] for d in n.update_window_dims)
+    return tuple(1 if d in n.inserted_window_dims else next(sizes) for d in range(x.type.rank))
+
+
+def _indexed(instruction: Instruction) -> tuple[int, ...]:
+    """Return the axes along which a scatter's indices say where its windows begin."""
+    op = instruction.op
+    assert isinstance(op, Scatter)
+    return op.dimension_numbers.scatter_dims_to_operand_dims
+
+
+def _known_starts(instruction: Instruction, rewriter: Rewriter) -> list[int] | None:
+    """Return where the only window of a scatter begins along every axis, if that is constant."""
+    x, indices, _ = instruction.operands
+    given = rewriter.constant(indices)
+    if given is None:
+        return None
+    starts = [0] * x.type.rank
+    for d, start in zip(_indexed(instruction), given.array.reshape(-1).tolist(), strict=True):
+        starts[d] = int(start)
+    return starts
+
+
+def _is_inside(starts: Sequence[int], window: Sequence[int], shape: Sequence[int]) -> bool:
+    return all(0 <= a <= size - w for a, w, size in zip(starts, window, shape, strict=True))
 
 
 @rewrites(DynamicSlice)
@@ -183,32 +204,35 @@ def slice_along_one_axis_first(instruction: Instruction, rewriter: Rewriter) -> 
     """``x[k, i:i + 8, j:j + 8]``: what is sliced along several axes is sliced along one of them first."""
     op, (x, *offsets) = instruction.op, instruction.operands
     assert isinstance(op, DynamicSlice)
-    partial = _partial(op.slice_sizes, x.type.shape)
-    if len(partial) < SEVERAL:
+    axes = _short_axes(op.slice_sizes, x.type.shape)
+    if len(axes) < SEVERAL or not _is_large(op.slice_sizes, x.type.shape):
         return None
-    rows, others = _along_and_beside(partial[0], offsets, rewriter)
-    return rewriter.emit(op, _rows(x, partial[0], op.slice_sizes, rows, rewriter), *others)
+    along, beside = _along_and_beside(axes[0], offsets, rewriter)
+    return rewriter.emit(op, _rows(x, axes[0], op.slice_sizes, along, rewriter), *beside)
 
 
 @rewrites(DynamicUpdateSlice)
 def replace_along_one_axis_first(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     """The same of what is replaced: in rows that are sliced, which are put back."""
     x, update, *offsets = instruction.operands
-    partial = _partial(update.type.shape, x.type.shape)
-    if len(partial) < SEVERAL:
+    axes = _short_axes(update.type.shape, x.type.shape)
+    if len(axes) < SEVERAL or not _is_large(update.type.shape, x.type.shape):
         return None
-    along, beside = _along_and_beside(partial[0], offsets, rewriter)
-    rows = _rows(x, partial[0], update.type.shape, along, rewriter)
+    along, beside = _along_and_beside(axes[0], offsets, rewriter)
+    rows = _rows(x, axes[0], update.type.shape, along, rewriter)
     return rewriter.emit(instruction.op, x, rewriter.emit(instruction.op, rows, update, *beside), *along)
 
 
-def _partial(window: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Return the axes along which a window is shorter than an array, if it is large: those along which it has one element come first."""
+def _short_axes(window: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Return the axes along which a window is shorter than an array: those along which it has one element come first."""
     found = [d for d, (w, size) in enumerate(zip(window, shape, strict=True)) if w < size]
-    is_block = sum(window[d] > 1 for d in found) > 1
-    if math.prod(window) < (LARGE_BLOCK if is_block else LARGE):
-        return []
     return sorted(found, key=lambda d: window[d] != 1)
+
+
+def _is_large(window: Sequence[int], shape: Sequence[int]) -> bool:
+    """Return whether a window has so many elements that it is quicker to go along one axis after the other."""
+    is_block = sum(window[d] > 1 for d in _short_axes(window, shape)) > 1
+    return math.prod(window) >= (LARGE_BLOCK if is_block else LARGE)
 
 
 def _along_and_beside(

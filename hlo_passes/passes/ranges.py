@@ -1,8 +1,4 @@
-"""Comparisons of integers that are known by the ranges that their operands lie in.
-
-``jnp.take_along_axis(x, jnp.clip(i, 0, n - 1), 1)`` asks of every index whether it lies inside, for the fill value elsewhere, and
-wraps negative ones first: what is clipped, or counted, needs neither.
-"""
+"""Ranges that integers lie in: what clips, counts, masks and divides them says between which numbers they are."""
 
 from __future__ import annotations
 
@@ -16,9 +12,7 @@ from hlo_passes.ops import (
     And,
     BroadcastInDim,
     Clamp,
-    Compare,
     Concatenate,
-    Constant,
     Convert,
     Divide,
     Iota,
@@ -33,40 +27,20 @@ from hlo_passes.ops import (
     TopK,
     Transpose,
 )
-from hlo_passes.passes.patterns.registry import rewrites
 from hlo_passes.passes.rewriter import Rewriter
 
 Range = tuple[int, int]
 """The least and the greatest number that an element may be."""
+Place = tuple[int, int] | None
+"""The elements that are asked for: an axis, and their number along it; None for all."""
 
-DEEP = 12
+DEEP = 16
 """Operations behind each other that are asked what lies in them."""
-_MOVED = (BroadcastInDim, Reshape, Slice, Transpose, Concatenate)
 
 
-@rewrites(Compare)
-def compare_ranges(instruction: Instruction, rewriter: Rewriter) -> Value | None:
-    """A comparison of integers that holds for all that the operands may be, or for none of it, is known."""
-    op, (lhs, rhs) = instruction.op, instruction.operands
-    assert isinstance(op, Compare)
-    if not lhs.type.is_integer or not lhs.type.size:
-        return None
-    (low, high), (least, most) = (range_of(value, rewriter) for value in (lhs, rhs))
-    known: dict[str, tuple[bool, bool]] = {  # whether it holds for all, and for none
-        "LT": (high < least, low >= most),
-        "LE": (high <= least, low > most),
-        "GT": (low > most, high <= least),
-        "GE": (low >= most, high < least),
-        "EQ": (low == high == least == most, high < least or low > most),
-        "NE": (high < least or low > most, low == high == least == most),
-    }
-    holds, fails = known[op.direction]
-    return rewriter.emit(Constant.splat(holds, instruction.result.type)) if holds or fails else None
-
-
-def range_of(value: Value, rewriter: Rewriter) -> Range:
-    """Return the range that the elements of an integer or boolean value lie in."""
-    return _Ranges(rewriter).of(value, DEEP)
+def range_of(value: Value, rewriter: Rewriter, place: Place = None) -> Range:
+    """Return the range that the elements of an integer or boolean value lie in, or those of one place along an axis."""
+    return _Ranges(rewriter).of(value, place, DEEP)
 
 
 class _Ranges:
@@ -74,37 +48,72 @@ class _Ranges:
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._rewriter = rewriter
-        self._known: dict[Value, Range] = {}
+        self._known: dict[tuple[Value, Place], Range] = {}
 
-    def of(self, value: Value, depth: int) -> Range:
+    def of(self, value: Value, place: Place, depth: int) -> Range:
         """Return the range of a value, looked for so many operations back."""
-        if value not in self._known:
+        key = value, place
+        if key not in self._known:
             unknown = _whole(value)
-            found = self._found(value, depth) if value.type.size else unknown
+            found = self._found(value, place, depth) if value.type.size else None
             # what may leave the type wraps around
             inside = found is not None and unknown[0] <= found[0] and found[1] <= unknown[1]
-            self._known[value] = found if found is not None and inside else unknown
-        return self._known[value]
+            self._known[key] = found if found is not None and inside else unknown
+        return self._known[key]
 
-    def _found(self, value: Value, depth: int) -> Range | None:
+    def _found(self, value: Value, place: Place, depth: int) -> Range | None:
         constant = self._rewriter.constant(value)
         if constant is not None:
-            return int(np.min(constant.array)), int(np.max(constant.array))
+            held = constant.value
+            if place is not None and not constant.is_splat:
+                held = np.take(held, place[1], place[0])
+            return int(np.min(held)), int(np.max(held))
         made = self._rewriter.maker(value)
         if made is None or not depth:
             return None
         op = made.op
         if isinstance(op, Iota):
+            if place is not None and place[0] == op.dimension:
+                return place[1], place[1]
             return 0, value.type.shape[op.dimension] - 1
         if isinstance(op, TopK):
             return (0, made.operands[0].type.shape[op.dimension] - 1) if value == made.results[1] else None
         if not all(x.type.is_integer or x.type.is_bool for x in made.operands) or value.type.is_bool:
             return None
-        operands = [self.of(x, depth - 1) for x in made.operands]
-        if isinstance(op, _MOVED):
-            return min(low for low, _ in operands), max(high for _, high in operands)
+        moved = _read(made, place)
+        if moved is not None:
+            found = [self.of(x, at, depth - 1) for x, at in moved]
+            return min(low for low, _ in found), max(high for _, high in found)
         rule = _RULES.get(type(op))
-        return None if rule is None else rule(*operands)
+        if rule is None:
+            return None
+        return rule(*(self.of(x, place if x.type.rank else None, depth - 1) for x in made.operands))
+
+
+def _read(made: Instruction, place: Place) -> list[tuple[Value, Place]] | None:
+    """Return what is read, at which places, by an operation that only moves elements; None of any other."""
+    op, operands = made.op, made.operands
+    if not isinstance(op, BroadcastInDim | Reshape | Slice | Transpose | Concatenate):
+        return None
+    if place is None or isinstance(op, Reshape):
+        return [(x, None) for x in operands]
+    (axis, k), (x, *_) = place, operands
+    if isinstance(op, Slice):
+        return [(x, (axis, op.start[axis] + k * op.strides[axis]))]
+    if isinstance(op, Transpose):
+        return [(x, (op.permutation[axis], k))]
+    if isinstance(op, BroadcastInDim):
+        if axis not in op.broadcast_dimensions:
+            return [(x, None)]
+        at = op.broadcast_dimensions.index(axis)
+        return [(x, (at, 0 if x.type.shape[at] == 1 else k))]
+    if op.dimension != axis:
+        return [(piece, place) for piece in operands]
+    for piece in operands:
+        if k < piece.type.shape[axis]:
+            return [(piece, (axis, k))]
+        k -= piece.type.shape[axis]
+    raise AssertionError("a place beyond all that is joined")
 
 
 def _whole(value: Value) -> Range:
