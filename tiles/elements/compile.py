@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -38,6 +39,7 @@ from tiles.elements.scan import Scan
 from tiles.elements.slic import SlidingRuns
 from tiles.elements.spill import TooLong, assigned, spills_in_loops
 from tiles.elements.tilecode import Item, Repeat, TileCode, walk
+from tiles.elements.tilecode import instructions_of as written
 from tiles.elements.updates import Updates
 from tiles.errors import OutOfRegisters
 from tiles.target import Target
@@ -46,6 +48,12 @@ _MANY = 12_000
 _PAIR = 2
 _CROWDED = 12
 """Values without a register beyond which an iteration of fewer elements is better."""
+_LONG = 128
+"""Instructions of a nest from which on an iteration of more elements is finished only where that may be worth while."""
+_WORTHWHILE = 0.95
+"""Cycles that it takes at most, as a share of those of fewer elements, both before scheduling. Integers are computed one by one:
+of the random bits that a normal distribution takes pairs save 1 % before and at most 0.4 % after scheduling, and take three
+times as long to compile since they need twice the registers; pairs of floats save 40 % and more."""
 _APART = Arrangement((), ())
 """That of code whose accesses are never joined."""
 _SEPARATE = Arrangement((), (), separate=True)
@@ -91,14 +99,26 @@ def compile_cell(
         return _made(build_reduction(Emitter(isa), reduction, dtypes, arrangement), isa, name, arrangement)
     best: TileCode | None = None
     choices = lanes_choices(dtypes[0] + dtypes[1], arrangement)
+    kind = ElementwiseRows if arrangement.has_rows else Elementwise
+
+    @functools.cache
+    def selected(lanes: int) -> tuple[Nest, tuple[Item, ...]]:
+        nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
+        return nest, tuple(_cleaned(nest.items()))
+
+    def least(lanes: int) -> int:
+        """Return what code of iterations of so many elements takes at least, see ``_rate``."""
+        return _rate(_unscheduled(*selected(lanes), isa, name), isa)
+
     for lanes in choices:
-        kind = ElementwiseRows if arrangement.has_rows else Elementwise
         most_spilled = _CROWDED if lanes > max(_PAIR, choices[-1]) else 0
         try:
-            nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
-            items = _cleaned(nest.items())
-            if best is not None and _rate(_unscheduled(nest, items, isa, name), isa) >= _rate(best, isa):
+            nest, items = selected(lanes)
+            if best is not None and least(lanes) >= _rate(best, isa):
                 continue  # whatever becomes of it, it is no better
+            is_long = lanes > choices[-1] and sum(1 for _ in written(items)) > _LONG
+            if is_long and least(lanes) > _WORTHWHILE * least(choices[-1]):
+                continue
             code = _looped(nest, items, arrangement, isa, name, most_spilled)
             if code is None:
                 nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
