@@ -31,6 +31,7 @@ from hlo_passes.passes.fuse import Fuse
 from hlo_passes.passes.hoist import Hoist
 from hlo_passes.passes.indexing import ParameterMap, Row, expression, expressions, index_maps
 from hlo_passes.passes.inline import Flatten, Inline, inline_where
+from hlo_passes.passes.integer_quotients import FlooredQuotients, IntegerQuotients
 from hlo_passes.passes.join_collectives import JoinCollectives
 from hlo_passes.passes.join_rolls import JoinRolls
 from hlo_passes.passes.join_transposes import JoinTransposes
@@ -90,11 +91,13 @@ __all__ = [
     "ExpandFft",
     "FixedIndices",
     "Flatten",
+    "FlooredQuotients",
     "FoldConstants",
     "FoldNan",
     "Fuse",
     "Hoist",
     "Inline",
+    "IntegerQuotients",
     "InvalidPassOption",
     "InvalidPipeline",
     "JoinCollectives",

@@ -22,10 +22,12 @@ from hlo_passes.ops import (
     Remainder,
     Reshape,
     Select,
+    ShiftRightArithmetic,
     Slice,
     Subtract,
     TopK,
     Transpose,
+    Xor,
 )
 from hlo_passes.passes.rewriter import Rewriter
 
@@ -80,6 +82,10 @@ class _Ranges:
             return (0, made.operands[0].type.shape[op.dimension] - 1) if value == made.results[1] else None
         if not all(x.type.is_integer or x.type.is_bool for x in made.operands) or value.type.is_bool:
             return None
+        if isinstance(op, Add | Xor):
+            turned = self._turned(made, place, depth)
+            if turned is not None:
+                return turned
         moved = _read(made, place)
         if moved is not None:
             found = [self.of(x, at, depth - 1) for x, at in moved]
@@ -88,6 +94,37 @@ class _Ranges:
         if rule is None:
             return None
         return rule(*(self.of(x, place if x.type.rank else None, depth - 1) for x in made.operands))
+
+    def _turned(self, made: Instruction, place: Place, depth: int) -> Range | None:
+        """Return the range of numbers that are turned round bit by bit where a number x is negative, as ``x // c`` and ``x % c`` are.
+
+        ``y ^ (x >> 31)`` is y or -1 - y; of x itself it is not negative. ``(y ^ (x >> 31)) + ((x >> 31) & c)`` is y or c - 1 - y.
+        """
+        for first, other in (made.operands, made.operands[::-1]):
+            if isinstance(made.op, Xor):
+                of_sign = self._signed(other)
+                if of_sign is not None:
+                    low, high = self.of(first, place, depth - 1)
+                    return (0 if of_sign == first else min(low, ~high)), max(high, ~low)
+                continue
+            turned, masked = self._rewriter.producer(first, Xor), self._rewriter.producer(other, And)
+            if turned is None or masked is None:
+                continue
+            (y, sign), (mask, c) = turned[1], masked[1]
+            if self._signed(sign) is None or not (sign == mask or self._signed(sign) == self._signed(mask)):
+                continue
+            (low, high), (c_low, c_high) = (self.of(v, place, depth - 1) for v in (y, c))
+            if c_low == c_high:
+                return min(low, c_low - 1 - high), max(high, c_low - 1 - low)
+        return None
+
+    def _signed(self, value: Value) -> Value | None:
+        """Return the number of which a value is the sign, in every bit."""
+        made = self._rewriter.producer(value, ShiftRightArithmetic)
+        if made is None:
+            return None
+        low, high = self.of(made[1][1], None, DEEP)
+        return made[1][0] if low == high == value.type.bits - 1 else None
 
 
 def _read(made: Instruction, place: Place) -> list[tuple[Value, Place]] | None:

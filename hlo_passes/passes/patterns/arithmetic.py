@@ -134,32 +134,17 @@ def divide_by_one(instruction: Instruction, rewriter: Rewriter) -> Value | None:
 
 @rewrites(Divide, Remainder)
 def divide_by_a_power_of_two(instruction: Instruction, rewriter: Rewriter) -> Value | None:
-    """``x / 2^k`` of integers is a shift, and ``x % 2^k`` a mask: hardware has no integer division.
-
-    Both round to zero, shifts to minus infinity: to a negative number 2^k - 1 is added before.
-    Source: Warren, Hacker's Delight, "Signed Division by a Known Power of 2".
-    """
+    """``x / 2^k`` of integers that are not negative is a shift, and ``x % 2^k`` a mask; of others see pass ``integer-quotients``."""
     x, divisor = instruction.operands
     element = splat_element(divisor, rewriter)
     if element is None or not x.type.is_integer:
         return None
-    count, log, bits = int(element), int(element).bit_length() - 1, x.type.bits
-    if count < 2 or count != 1 << log:
+    count, log = int(element), int(element).bit_length() - 1
+    if count < 2 or count != 1 << log or range_of(x, rewriter)[0] < 0:
         return None
-
-    def constant(value: int) -> Value:
-        return rewriter.emit(Constant.splat(value, x.type))
-
-    is_quotient = isinstance(instruction.op, Divide)
-    if x.type.is_unsigned:
-        if is_quotient:
-            return rewriter.emit(ShiftRightLogical(), x, constant(log))
-        return rewriter.emit(And(), x, constant(count - 1))
-    sign = rewriter.emit(ShiftRightArithmetic(), x, constant(bits - 1))
-    total = rewriter.emit(Add(), x, rewriter.emit(ShiftRightLogical(), sign, constant(bits - log)))
-    if is_quotient:
-        return rewriter.emit(ShiftRightArithmetic(), total, constant(log))
-    return rewriter.emit(Subtract(), x, rewriter.emit(And(), total, constant(-count)))
+    if isinstance(instruction.op, Divide):
+        return rewriter.emit(ShiftRightLogical(), x, rewriter.emit(Constant.splat(log, x.type)))
+    return rewriter.emit(And(), x, rewriter.emit(Constant.splat(count - 1, x.type)))
 
 
 @rewrites(Compare)

@@ -216,7 +216,8 @@ def test_division_by_powers_of_two_takes_none(dtype: str) -> None:
     results = ", ".join(f"%{kind}{number}" for number in range(len(powers)) for kind in "qr")
     body = "\n".join(lines)
     entry = optimized(
-        f"@main(%x: tensor<{x.size}x{dtype}>) {{\n{body}\nreturn {results}\n}}", "canonicalize,cse,dce"
+        f"@main(%x: tensor<{x.size}x{dtype}>) {{\n{body}\nreturn {results}\n}}",
+        "canonicalize,integer-quotients,cse,dce",
     )
     assert not any(isinstance(i.op, Divide | Remainder) for i in entry.instructions)
     with jax.enable_x64(True):
