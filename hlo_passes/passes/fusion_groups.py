@@ -298,7 +298,34 @@ class Grouping:
             return op.is_splat
         if isinstance(op, Pad):
             return all(_is_inside(axes, type_.shape) for axes in maps)
+        if self._is_better_apart(instruction, group, maps):
+            return False
         return not isinstance(op, Elementwise) or self._is_cheap_to_join(instruction, group, maps)
+
+    def _is_better_apart(self, instruction: Instruction, group: Group, maps: list[Axes]) -> bool:
+        """Whether words that follow from where they are are computed before a result of smaller elements, row by row.
+
+        Workers store whole words, so there is no code that computes rows of 197 halves one by one, as what asks for the element's
+        row does: a mask of random bits for them takes four times as long. Of arrays that are read from end to end there is.
+        """
+        root, type_ = group.root.result.type, instruction.result.type
+        if group.kind != "loop" or type_.bits < _WORD_BITS or root.bits >= _WORD_BITS or is_few(group.domain):
+            return False
+        row = next((size for size in reversed(group.domain) if size > 1), 1)
+        is_inside = row * max(root.bits, _BYTE_BITS) % _WORD_BITS != 0
+        has_rows = sum(size > 1 for size in group.domain) > 1
+        is_whole = maps == [identity(group.domain)] and type_.shape == group.domain
+        return is_inside and has_rows and is_whole and instruction.result in self._placed
+
+    @cached_property
+    def _placed(self) -> set[Value]:
+        """What follows from where elements are: positions along dimensions, and what is computed of them element by element."""
+        found: set[Value] = set()
+        for instruction in self.computation.instructions:
+            is_moved = isinstance(instruction.op, (BroadcastInDim, Reshape, Elementwise))
+            if isinstance(instruction.op, Iota) or (is_moved and not found.isdisjoint(instruction.operands)):
+                found.update(instruction.results)
+        return found
 
     def _is_cheap_to_join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> bool:
         """Whether an elementwise operation, joined, is not repeated and moves no more operands."""
@@ -338,6 +365,7 @@ class Grouping:
 FEW = 64
 """Elements of which each worker of a tile or two has a few: computing them again takes fewer cycles than reading them."""
 
+_WORD_BITS, _BYTE_BITS = 32, 8
 _WORKERS = 6
 STEP = 96
 """About as many cycles as a step takes at least, as ``weight`` counts work."""

@@ -296,7 +296,8 @@ def loop_of(name: str, attrs: Mapping[str, Any], dtype: str, scalar: bool = Fals
         return _conversion_loop(dtype, attrs["dtype"])
     if name in NAMED:
         entries = NONLINEARITIES[attrs["kind"]]
-        loop = entries[dtype] if dtype in entries else derived_loop(entries, dtype)
+        is_exact = attrs["kind"] == "popnn.relu"
+        loop = entries[dtype] if dtype in entries else derived_loop(entries, dtype, is_exact=is_exact)
         return replace(loop, basis=Basis.ASSUMED) if attrs.get("is_approximate") else loop
     if FUNCTIONS[name].is_source:
         return Loop(1, None)
@@ -310,7 +311,7 @@ def loop_of(name: str, attrs: Mapping[str, Any], dtype: str, scalar: bool = Fals
         else OTHER
     )
     entries = table[key]
-    return entries[dtype] if dtype in entries else derived_loop(entries, dtype)
+    return entries[dtype] if dtype in entries else derived_loop(entries, dtype, is_exact=name in _EXACT)
 
 
 def calls_library(body: Body, operand_dtypes: tuple[str, ...]) -> bool:
@@ -358,10 +359,34 @@ def _conversion_loop(source: str, target: str) -> Loop:
     return Loop(10 if wide else 2, 1, 0, Basis.ASSUMED if wide else Basis.DOCUMENTED)
 
 
-def derived_loop(entries: Mapping[str, Loop], dtype: str) -> Loop:
+_EXACT = frozenset(
+    {
+        *(
+            "negate",
+            "abs",
+            "maximum",
+            "minimum",
+            "clamp",
+            "sign",
+            "select",
+            "compare",
+            "is_finite",
+            "floor",
+            "ceil",
+        ),
+        *("round_nearest_even", "round_nearest_afz"),
+    }
+)
+"""Functions of which a bfloat16 that is widened gives one, or a boolean: nothing is rounded."""
+WIDENED, ROUNDED = 2, 6
+"""Slots in which our tile code widens two bfloat16, and rounds one; see ``tiles/elements/bfloat16.py``."""
+
+
+def derived_loop(entries: Mapping[str, Loop], dtype: str, *, is_exact: bool = False) -> Loop:
     """Return a loop for a dtype that PopLibs has no entry for (basis ASSUMED).
 
-    * bfloat16 and 8-bit floats: widened to float32, computed, rounded back: 4 slots an element more.
+    * bfloat16: widened to float32, computed, and rounded back where that is not exact: what our tile code takes where there is some.
+    * 8-bit floats: 4 slots an element more.
     * float64: emulated in integers, 20 times the float32 loop per element and 30 slots of unpacking.
     * 64-bit integers: four times the 32-bit loop.
     * 8- and 16-bit integers, booleans: the 32-bit loop and one slot to extend the sign.
@@ -369,7 +394,10 @@ def derived_loop(entries: Mapping[str, Loop], dtype: str) -> Loop:
     if is_float(dtype):
         base = entries.get("float32") or entries["int32"]
         each = -(-(base.slots + base.extra) // (base.elements or 2))
-        return Loop(20 * each + 30 if itemsize(dtype) == 8 else each + 4, 1, 0, Basis.ASSUMED)
+        if itemsize(dtype) == 8:
+            return Loop(20 * each + 30, 1, 0, Basis.ASSUMED)
+        more = WIDENED + (0 if is_exact else ROUNDED) if dtype == "bfloat16" else 4
+        return Loop(each + more, 1, 0, Basis.ASSUMED)
     nearest = "uint32" if dtype.startswith("uint") or dtype == "bool" else "int32"
     base = entries.get(nearest) or entries.get("int32") or entries["float32"]
     each = -(-(base.slots + base.extra) // (base.elements or 2))
