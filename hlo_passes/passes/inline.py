@@ -20,7 +20,7 @@ from hlo_passes.ir import (
 )
 from hlo_passes.ops import BroadcastInDim, Call, Constant, Elementwise, Fusion, Reshape
 from hlo_passes.passes.base import Pass, map_control_regions, map_module
-from hlo_passes.passes.structure import FreshNames, callees_first
+from hlo_passes.passes.structure import SIDE_BY_SIDE, FreshNames, callees_first, independent_callees
 
 Body = Callable[[Instruction], Computation | None]
 """Returns the computation to put in an instruction's place, or None to keep the instruction."""
@@ -41,16 +41,22 @@ class Inline(Pass):
     which repeats layer by layer, is one such; inlined before fusion it fuses with the other stages. Any other body of
     no more operations than a call of it takes copies is inlined if that adds at most ``most_added`` operations: each of
     them needs exchange code of its own. This is for fused bodies, whose operations are units.
+
+    Calls run one after another. Those of a computation that wait for none of each other (heads, experts, members, a twin's halves
+    that a user calls through ``jax.jit``) are inlined while there are at most ``apart`` operations of them, so that planning sets
+    these side by side; loops and branches run one after another anyway.
     """
 
     name: ClassVar[str] = "inline"
     max_ops: int = 32
     pointwise: bool = False
     most_added: int = 0
+    apart: int = SIDE_BY_SIDE
 
     def run(self, module: Module) -> Module:
         """Return the module with fewer calls; itself when none is inlined."""
         calls = Counter(name for c in callees_first(module) for name in c.callees)
+        independent = independent_callees(module) if self.apart else frozenset[str]()
 
         def is_wanted(callee: Computation) -> bool:
             if calls[callee.name] == 1 or len(callee.instructions) <= self.max_ops:
@@ -58,6 +64,8 @@ class Inline(Pass):
             if self.pointwise and _is_cheaper_in_place(callee):
                 return True
             work = sum(not isinstance(i.op, Constant) for i in callee.instructions)
+            if callee.name in independent and calls[callee.name] * work <= self.apart:
+                return not any(i.op.is_control and not isinstance(i.op, Call) for i in callee.walk())
             return work <= min(_copies(callee), self.most_added // max(1, calls[callee.name] - 1))
 
         return inline_where(module, is_wanted)

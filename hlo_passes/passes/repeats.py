@@ -30,12 +30,10 @@ from hlo_passes.ir import (
 from hlo_passes.ops import Call
 from hlo_passes.passes.base import Pass, map_control_regions
 from hlo_passes.passes.extracted_runs import ExtractedRun, extract_equal_runs
-from hlo_passes.passes.structure import FreshNames, computation_key
+from hlo_passes.passes.structure import SIDE_BY_SIDE, FreshNames, computation_key
 
 _NEIGHBOURS = 4
 """How many later occurrences of an instruction are tried as the start of the next round."""
-_APART = 1024
-"""Up to so many instructions, rounds that may run side by side stay as they are: calls run one after another."""
 _HANDED = 1 / 8
 """Of a round's instructions, those that may wait for the round before if they are rather side by side: sums of all rounds."""
 
@@ -99,7 +97,7 @@ def _outlined(
     for run in _runs(keys.numbers, min_ops, keys.runs):
         start = run.start + _best_offset(computation, run)
         windows = [range(s, s + run.period) for s in range(start, start + run.count * run.period, run.period)]
-        if run.count * run.period <= _APART and _are_apart(computation, windows[1]):
+        if run.count * run.period <= SIDE_BY_SIDE and _are_apart(computation, windows[1]):
             continue
         extracted = extract_equal_runs(computation, windows)
         if len(extracted) > 1:

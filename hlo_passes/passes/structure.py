@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 
 from hlo_passes.ir import Computation, Instruction, Module, Value
+from hlo_passes.ops import Call
 
 
 def instruction_key(instruction: Instruction, operands: Hashable) -> Hashable:
@@ -58,6 +60,40 @@ def callees_first(module: Module) -> list[Computation]:
             order.append(computation)
             stack.pop()
     return order
+
+
+SIDE_BY_SIDE = 4096
+"""Up to so many instructions, calls and rounds that wait for none of each other are no functions: those run one after another."""
+
+
+def independent_callees(module: Module) -> frozenset[str]:
+    """Return the computations of which no call waits for another in the same computation, and that some has several calls of."""
+    several: set[str] = set()
+    waiting: set[str] = set()
+    for computation in callees_first(module):
+        calls = [i for i in computation.instructions if isinstance(i.op, Call)]
+        counts = Counter(i.op.callee for i in calls if isinstance(i.op, Call))
+        waiting.update(name for name, count in counts.items() if computation.callees.count(name) != count)
+        if not any(count > 1 for count in counts.values()):
+            continue
+        several.update(name for name, count in counts.items() if count > 1)
+        waiting.update(_waiting_callees(computation))
+    return frozenset(several - waiting)
+
+
+def _waiting_callees(computation: Computation) -> set[str]:
+    """Return the computations of which a call waits for another."""
+    found: set[str] = set()
+    behind: dict[Value, frozenset[str]] = {}  # the callees whose results a value follows from
+    for instruction in computation.instructions:
+        names = frozenset[str]().union(*(behind.get(value, frozenset()) for value in instruction.operands))
+        if isinstance(instruction.op, Call):
+            if instruction.op.callee in names:
+                found.add(instruction.op.callee)
+            names |= {instruction.op.callee}
+        if names:
+            behind.update(dict.fromkeys(instruction.results, names))
+    return found
 
 
 def users_of(computation: Computation) -> dict[Value, list[int]]:
