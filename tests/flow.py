@@ -34,7 +34,10 @@ def optimized_module(
     lowered = jax.jit(function, keep_unused=True).lower(*arguments)
     pipeline = DEFAULT_PIPELINE
     if keeps_calls:
-        for late in ("inline{max-ops=0,pointwise=true,apart=0},", "inline{max-ops=0,pointwise=true,most-added=64,apart=0},"):
+        for late in (
+            "inline{max-ops=0,pointwise=true,apart=0},",
+            "inline{max-ops=0,pointwise=true,most-added=64,apart=0},",
+        ):
             pipeline = pipeline.replace(late, "")
         pipeline = pipeline.replace("inline", "inline{max-ops=1}", 1)
         pipeline = pipeline.replace("outline-repeats", "outline-repeats{min-ops=3}")

@@ -22,6 +22,7 @@ from tiles.cached import cached_property
 from tiles.graph import (
     INPUT,
     VARIABLE,
+    Alternative,
     Choice,
     Copy,
     CopyFromStream,
@@ -87,13 +88,14 @@ class Preferences:
     def readers(self) -> dict[str, list[Reader]]:
         """The operations that read a parameter which a contraction reads, but not first; in program order.
 
-        What reads a reshape of a parameter reads the parameter.
+        What reads a reshape of a parameter reads the parameter, as what reads it with some elements updated in place does: the cache
+        of keys that a step of decoding writes one of.
         """
-        origin = {name: name for name in self.parameters}
+        origin = {name: name for name in self.parameters | self._updated_in_choices}
         found: dict[str, list[Reader]] = {}
         early: set[str] = set()
         multiplied: set[str] = set()
-        for step in self.sequence.steps:
+        for step in self._with_updates():
             if isinstance(step, Reshape) and step.source in origin:
                 origin[step.destination] = origin[step.source]
                 early.add(origin[step.source])
@@ -109,7 +111,35 @@ class Preferences:
                     early.add(parameter)
                 if isinstance(step, Operation):
                     found.setdefault(parameter, []).append((step, k))
+                    if _is_update((step, k)):
+                        origin[step.results[0]] = parameter
         return {name: readers for name, readers in found.items() if name in early & multiplied}
+
+    def _with_updates(self) -> Iterator[Step]:
+        """Yield the steps; of what updates a few elements in one of several ways the first, then what its result is called later."""
+        for step in self.sequence.steps:
+            first = _first_update(step)
+            if first is None or not isinstance(step, Choice):
+                yield step
+                continue
+            yield from first.body.steps
+            for inside, outside in zip(first.results, step.results, strict=True):
+                yield Reshape(outside, inside)
+
+    @cached_property
+    def _updated_in_choices(self) -> set[str]:
+        """The inputs and variables, not written by another step, that are updated in one of several ways."""
+        tensors = self.planning.given.tensors
+        written = {name for step in self.sequence.steps for name in written_by(step)}
+        found: set[str] = set()
+        for step in self.sequence.steps:
+            first = _first_update(step)
+            for each in first.body.steps if first is not None else ():
+                names = each.operands if isinstance(each, Operation) else ()
+                found.update(
+                    n for k, n in enumerate(names) if isinstance(each, Operation) and _is_update((each, k))
+                )
+        return {n for n in found - written if n in tensors and tensors[n].kind in (INPUT, VARIABLE)}
 
     @cached_property
     def updated(self) -> dict[str, list[Reader]]:
@@ -404,6 +434,16 @@ def _is_update(reader: Reader) -> bool:
     operation, k = reader
     is_update = not operation.codelet.is_pointwise and not operation.codelet.is_contraction
     return is_update and _reads_in_place(reader) and operation.form.results == (operation.form.operands[k],)
+
+
+def _first_update(step: Step) -> Alternative | None:
+    """Return the first of several ways to update some elements of an operand in place."""
+    if not isinstance(step, Choice):
+        return None
+    first = step.alternatives[0]
+    operations = [each for each in first.body.steps if isinstance(each, Operation)]
+    updates = any(_is_update((each, k)) for each in operations for k in range(len(each.operands)))
+    return first if updates else None
 
 
 def _is_lookup(reader: Reader) -> bool:
