@@ -36,6 +36,7 @@ from hlo_passes.passes.join_collectives import JoinCollectives
 from hlo_passes.passes.join_rolls import JoinRolls
 from hlo_passes.passes.join_transposes import JoinTransposes
 from hlo_passes.passes.long_slices import LongSlices
+from hlo_passes.passes.loop_products import LoopProducts
 from hlo_passes.passes.masked_diagonals import MaskedDiagonals
 from hlo_passes.passes.multi_output import MultiOutputFusion
 from hlo_passes.passes.narrow_products import NarrowProducts
@@ -106,6 +107,7 @@ __all__ = [
     "LegalizeComplex",
     "LiveRange",
     "LongSlices",
+    "LoopProducts",
     "MaskedDiagonals",
     "MultiOutputFusion",
     "NarrowProducts",
