@@ -39,6 +39,7 @@ from tiles.plan import Operand, Priced, Question, draft, leaving, preferred_layo
 from tiles.planning.choose import best, copy_cost
 from tiles.planning.met import Met
 from tiles.planning.state import Planning
+from tiles.poplibs.popnn import RowFunction
 
 Reader = tuple[Operation, int]
 """An operation and the number of one of its operands."""
@@ -149,15 +150,25 @@ class Preferences:
         """
         tensors = self.planning.given.tensors
         found: dict[str, list[Reader]] = {}
-        for operation in self._operations():
-            for k, name in enumerate(operation.operands):
-                if name in tensors and tensors[name].kind in (INPUT, VARIABLE):
-                    found.setdefault(name, []).append((operation, k))
+        made: dict[str, str] = {}  # what is left of an update, by the name of what was updated
+        for step in self._followed():
+            if isinstance(step, Reshape):
+                if step.source in made and tensors[step.destination].shape == tensors[step.source].shape:
+                    made[step.destination] = made[step.source]
+                continue
+            for k, name in enumerate(step.operands):
+                origin = made.get(name, name)
+                if origin in tensors and tensors[origin].kind in (INPUT, VARIABLE):
+                    found.setdefault(origin, []).append((step, k))
+                    if _is_update((step, k)) and not _is_row_function(step):
+                        made[step.results[0]] = origin
         return {
             name: readers
             for name, readers in found.items()
             if len(readers) > 1
             and (_is_update(readers[0]) or _is_lookup(readers[0]))
+            # an input's layout does not say which way rows are computed, whole or in parts; a loop's variable is kept as it is
+            and not (_is_row_function(readers[0][0]) and tensors[name].kind == INPUT)
             and math.prod(tensors[name].shape) > FEW
             and any(_is_whole(reader, tensors[name].shape) for reader in readers[1:])
         }
@@ -166,18 +177,26 @@ class Preferences:
     def sliced(self) -> dict[str, Reader | None]:
         """The first operation that reads most of an input or variable of which the first one reads little.
 
-        None where several read a little each and none reads most.
+        None where several read a little each, or another shape of it is read, or whole rows, and none reads most.
         """
         tensors = self.planning.given.tensors
         first: set[str] = set()
         little: Counter[str] = Counter()
+        otherwise: set[str] = set()  # what is read in another shape, or in one of several ways, too
         found: dict[str, Reader | None] = {}
-        for operation in self._operations():
-            for k, name in enumerate(operation.operands):
+        for step in self._followed():
+            for k, name in enumerate(read_by(step)):
                 tensor = tensors.get(name)
                 if tensor is None or tensor.kind not in (INPUT, VARIABLE):
                     continue
-                share = _share_read((operation, k), tensor.shape)
+                if isinstance(step, Reshape) or _is_row_function(step):
+                    otherwise.add(name)
+                    first.add(name)
+                    continue
+                share = _share_read((step, k), tensor.shape)
+                if _is_update((step, k)):  # few of its elements say where
+                    new = max((math.prod(tensors[n].shape) for n in step.operands[1:]), default=0)
+                    share = min(1.0, new / math.prod(tensor.shape))
                 if (
                     share <= LITTLE
                     and math.prod(tensor.shape) > FEW
@@ -185,9 +204,10 @@ class Preferences:
                 ):
                     little[name] += 1
                 elif name in little and share >= MOST:
-                    found.setdefault(name, (operation, k))
+                    found.setdefault(name, (step, k))
                 first.add(name)
-        return dict.fromkeys(name for name, count in little.items() if count > 1) | found
+        several = (name for name, count in little.items() if count > 1 or name in otherwise)
+        return dict.fromkeys(several) | found
 
     def set_preferred_layouts(self, step: Step) -> None:
         """Give what a step is the first to read a layout that those which read it later want, too."""
@@ -195,8 +215,8 @@ class Preferences:
         for name in dict.fromkeys(name for each in steps for name in read_by(each)):
             reader = self.sliced.get(name)
             if name in self.sliced and reader is None and name not in {*self.readers, *self.updated}:
-                if isinstance(step, Operation) and self.planning.tensor(name).kind == INPUT:
-                    self.planning.placed(name, step.ipu)
+                if isinstance(step, Operation | Choice) and self.planning.tensor(name).kind == INPUT:
+                    self.planning.placed(name, step.ipu if isinstance(step, Operation) else None)
                 continue
             wanted = (
                 _contractions(self.readers[name])
@@ -313,6 +333,17 @@ class Preferences:
                     made[source] for source in step.sources if source in made
                 )
         return found
+
+    def _followed(self) -> Iterator[Operation | Reshape]:
+        """Yield operations and reshapes, and what results of choices are called later; of several ways the first."""
+        for step in self.sequence.steps:
+            if isinstance(step, Choice):
+                first = step.alternatives[0]
+                yield from (each for each in first.body.steps if isinstance(each, Operation))
+                for inside, outside in zip(first.results, step.results, strict=True):
+                    yield Reshape(outside, inside)
+            elif isinstance(step, Operation | Reshape):
+                yield step
 
     def _operations(self) -> Iterator[Operation]:
         """Yield the operations of the sequence; of what can be computed in several ways those of the first."""
@@ -446,6 +477,11 @@ def _first_update(step: Step) -> Alternative | None:
     return first if updates else None
 
 
+def _is_row_function(operation: Operation) -> bool:
+    """Whether an operation computes whole rows, as softmax does: there is another way, in parts, where these are long."""
+    return isinstance(operation.codelet, RowFunction)
+
+
 def _is_lookup(reader: Reader) -> bool:
     """Whether an operation reads some elements of an operand, wherever they lie."""
     operation, k = reader
@@ -453,10 +489,12 @@ def _is_lookup(reader: Reader) -> bool:
 
 
 def _share_read(reader: Reader, shape: tuple[int, ...]) -> float:
-    """Return about which share of an operand an operation reads; all of what it looks up, which may be anywhere."""
+    """Return about which share of an operand an operation reads; what it looks up may be anywhere."""
     operation, k = reader
-    if _is_lookup(reader) or 0 in shape:
+    if 0 in shape:
         return 1.0
+    if _is_lookup(reader):
+        return min(1.0, math.prod(operation.form.result_shape()) / math.prod(shape))
     sizes = [dim.size for dim in operation.form.dims]
     reach = (
         1 + sum(abs(c) * (sizes[d] - 1) for d, c in axis.terms) for axis in operation.form.operands[k].axes
