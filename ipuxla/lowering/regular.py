@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from hlo_passes.ir import Computation, FusionCategory, Instruction, Op, Value
+from hlo_passes.ir import Computation, FusionCategory, Instruction, Op, TensorType, Value
 from hlo_passes.ir.op import OPS
 from hlo_passes.ops import Concatenate, Constant, DotGeneral, Fusion, Nonlinearity, Reduce, Reshape
 from hlo_passes.ops.elementwise import Elementwise
@@ -65,10 +67,13 @@ def place_reduction(
     reduce: Instruction,
     name: str,
     location: str,
+    *,
+    is_whole: bool = False,
 ) -> Tensor:
     """Place a single-operand reduction of an injective computation's result, in one step or, if cheaper, in two.
 
     Code that folds few columns as it computes them keeps one worker busy, where PopLibs' own reduction has all of them fold.
+    Dimensions that are not neighbours may be folded one after the other. With ``is_whole`` it is one step.
 
     Raises:
       UnsupportedLowering: a combiner that is not one arithmetic operation.
@@ -81,6 +86,7 @@ def place_reduction(
             try_="several reductions with one operation each",
         )
     assert isinstance(reduce.op, Reduce)
+    dimensions = reduce.op.dimensions
     body, maps, (value,) = _expression(region, operands)
     kinds = [
         REDUCTION if d in reduce.op.dimensions else "parallel"
@@ -106,13 +112,52 @@ def place_reduction(
         whole = Computation("value", region.results, (), region.results)
         return (place_reduction(own, whole, [computed], reduce, "reduce", location),)
 
+    def in_turn(first: tuple[int, ...], program: Program) -> tuple[Tensor, ...]:
+        own = replace(lowering, program=program)
+        type_ = region.results[0].type
+        left = [d for d in range(type_.rank) if d not in first]
+        inner = Value("inner", TensorType(tuple(type_.shape[d] for d in left), reduce.result.type.dtype))
+        before = replace(reduce, op=Reduce(first), results=(inner,))
+        folded = place_reduction(own, region, operands, before, name, location, is_whole=True)
+        rest = tuple(left.index(d) for d in sorted(dimensions) if d not in first)
+        whole = Computation("value", (inner,), (), (inner,))
+        after = replace(reduce, op=Reduce(rest))
+        return (place_reduction(own, whole, [folded], after, name, location, is_whole=True),)
+
+    if is_whole:
+        return fused(lowering.program)[0]
     few_columns = _folds_few_columns(form) and bool(region.instructions)
-    if few_columns or _may_be_apart(region, lowering):
-        called, share = lowering.prefix + name, 1.0 if few_columns else SURELY_LESS
-        return lowering.graph.add_choice(called, (fused, apart), lowering.program, location, share)[0]
-    return fused(lowering.program)[0]
+    may_be_apart = _may_be_apart(region, lowering)
+    ways: list[Callable[[Program], tuple[Tensor, ...]]] = [fused]
+    ways += [apart] if few_columns or may_be_apart else []
+    ways += [partial(in_turn, run) for run in _first_runs(reduce, region.results[0].type, combiner)]
+    if len(ways) == 1:
+        return fused(lowering.program)[0]
+    called, share = lowering.prefix + name, SURELY_LESS if may_be_apart and not few_columns else 1.0
+    return lowering.graph.add_choice(called, ways, lowering.program, location, share)[0]
 
 
+def _first_runs(reduce: Instruction, type_: TensorType, combiner: str) -> list[tuple[int, ...]]:
+    """Return the dimensions, all neighbours, that many elements may be folded along before the others: the last ones or the first.
+
+    Vertices that fold along several runs of dimensions at once go through short pieces. Floats of 16 bits would be rounded
+    between the two.
+    """
+    assert isinstance(reduce.op, Reduce)
+    result = reduce.result.type
+    is_exact = combiner in ("max", "min", "and", "or") or not result.is_inexact
+    if type_.size < MANY or (result.bits < _WORD_BITS and not is_exact):
+        return []
+    runs: list[list[int]] = []
+    is_joined = False
+    for d, size in enumerate(type_.shape):
+        if d in reduce.op.dimensions and size > 1:
+            runs = [*runs[:-1], [*runs[-1], d]] if is_joined else [*runs, [d]]
+        is_joined = bool(runs) and (d in reduce.op.dimensions or (size == 1 and is_joined))
+    return [tuple(runs[-1]), tuple(runs[0])] if len(runs) > 1 else []
+
+
+_WORD_BITS = 32
 SURELY_LESS = 0.7
 """What computing elements before they are folded costs at most, as a share of folding them as they are computed, to be done: they
 take memory, and what is brought where the one or the other reads it is not counted."""

@@ -182,10 +182,17 @@ class Preferences:
         tensors = self.planning.given.tensors
         first: set[str] = set()
         little: Counter[str] = Counter()
-        otherwise: set[str] = set()  # what is read in another shape, or in one of several ways, too
+        otherwise: set[str] = (
+            set()
+        )  # what is read in another shape, in one of several ways, or after it is updated, too
+        made: dict[str, str] = {}
         found: dict[str, Reader | None] = {}
         for step in self._followed():
             for k, name in enumerate(read_by(step)):
+                if name in made and isinstance(step, Reshape):
+                    made[step.destination] = made[name]
+                elif name in made:
+                    otherwise.add(made[name])
                 tensor = tensors.get(name)
                 if tensor is None or tensor.kind not in (INPUT, VARIABLE):
                     continue
@@ -197,6 +204,7 @@ class Preferences:
                 if _is_update((step, k)):  # few of its elements say where
                     new = max((math.prod(tensors[n].shape) for n in step.operands[1:]), default=0)
                     share = min(1.0, new / math.prod(tensor.shape))
+                    made[step.results[0]] = name
                 if (
                     share <= LITTLE
                     and math.prod(tensor.shape) > FEW
