@@ -35,6 +35,7 @@ from tiles.graph import (
     reshape_layout,
 )
 from tiles.graph.program import Step
+from tiles.numerics.dtypes import itemsize
 from tiles.plan import Operand, Priced, Question, draft, leaving, preferred_layout, search
 from tiles.planning.choose import best, copy_cost
 from tiles.planning.met import Met
@@ -110,7 +111,7 @@ class Preferences:
                     multiplied.add(parameter)
                 elif parameter not in multiplied:
                     early.add(parameter)
-                if isinstance(step, Operation):
+                if isinstance(step, Operation) and not _is_row_function(step):
                     found.setdefault(parameter, []).append((step, k))
                     if _is_update((step, k)):
                         origin[step.results[0]] = parameter
@@ -265,7 +266,7 @@ class Preferences:
         is_cut_across = False
         for plan, reader in ways if len(readers) > 1 else ways[:1]:
             layout = reshape_layout(self._waiting(reader, plan), shape)
-            if layout is not None:
+            if layout is not None and self._may_hold(layout, shape, reader):
                 layouts.setdefault(layout, (plan, reader))
             else:
                 is_cut_across = True
@@ -286,6 +287,16 @@ class Preferences:
         plan, reader = layouts[cheapest]
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, math.prod(shape)))
         return reshape_layout(self._waiting(reader, plan), shape)
+
+    def _may_hold(self, layout: Layout, shape: tuple[int, ...], reader: Reader) -> bool:
+        """Whether tiles may hold their parts of a tensor: as much of their memory as operands may take, or twice an even share."""
+        operation, k = reader
+        target = self.planning.graph.target
+        each = itemsize(self.planning.given.tensors[operation.operands[k]].dtype)
+        most = self.planning.policy.held_share * target.bytes_per_tile
+        return math.prod(layout.part_shape) * each <= max(
+            most, 2 * math.prod(shape) * each / target.num_tiles
+        )
 
     def _cost_of_all(self, readers: Seq[Reader], layout: Layout) -> float:
         return sum(self._cost(reader, layout) for reader in readers[:MOST_READERS])
