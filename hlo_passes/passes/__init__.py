@@ -73,7 +73,7 @@ from hlo_passes.passes.top_one import TopOne
 from hlo_passes.passes.trim import Trim
 from hlo_passes.passes.undefined import FoldNan
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
-from hlo_passes.passes.window_expansion import Windows
+from hlo_passes.passes.window_expansion import RepeatElements, Windows
 
 __all__ = [
     "DEFAULT_PIPELINE",
@@ -127,6 +127,7 @@ __all__ = [
     "RecoverNetworks",
     "RegularGathers",
     "Rematerialize",
+    "RepeatElements",
     "ReshapedWindows",
     "Row",
     "ScatterReductions",

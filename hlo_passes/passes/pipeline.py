@@ -19,7 +19,7 @@ from hlo_passes.passes.errors import BrokenPass, InvalidPipeline, NoFixpoint
 from hlo_passes.platforms import on_cpu
 
 DEFAULT_PIPELINE = (
-    "expand,inline,trim,dce,scatter-reductions,expand-fft,legalize-complex,narrow-products,dce,associative-scans,dce,join-transposes,recover-networks,precompute,powers,floored-quotients,tabulate,"
+    "expand,inline,trim,dce,scatter-reductions,expand-fft,legalize-complex,narrow-products,dce,associative-scans,dce,join-transposes,recover-networks,precompute,powers,floored-quotients,repeat-elements,tabulate,"
     "regular-gathers,dce,share-costly,dce,serialize,dce,rematerialize,dce,outline-repeats,"
     "fix(canonicalize,fold-constants,windows,while-to-repeat,hoist,cse,dce),loop-products,dce,quotients,reshaped-windows,masked-diagonals,batch-indices,fixed-indices,long-slices,fold-nan,add-sparse-sums,dce,"
     "join-collectives,inline{max-ops=0,pointwise=true,apart=0},dce,join-rolls,top-groups,short-sorts,top-one,integer-quotients,dce,take-apart,cse,dce,fuse,outline,"

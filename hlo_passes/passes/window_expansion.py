@@ -21,11 +21,14 @@ from hlo_passes.ops import (
     Combiner,
     Constant,
     Convert,
+    Pad,
     Reduce,
     ReduceWindow,
+    Reshape,
     Scan,
     Select,
     SelectAndScatter,
+    Slice,
     is_neutral,
     neutral_element,
     simple_combiner,
@@ -56,6 +59,19 @@ class Windows(LocalPass):
         if not any(type(instruction.op) in patterns for instruction in computation.walk()):
             return computation
         return Rewriter(computation, patterns).run()
+
+
+@dataclass(frozen=True)
+class RepeatElements(LocalPass):
+    """Repeat elements instead of folding windows that have one each: before padding between elements becomes a reshape's."""
+
+    name: ClassVar[str] = "repeat-elements"
+
+    def change(self, computation: Computation) -> Computation:
+        """Return the computation with such windows as repetitions; itself when it has none."""
+        if ReduceWindow not in computation.op_types:
+            return computation
+        return Rewriter(computation, {ReduceWindow: (repeat_elements,)}).run()
 
 
 def fold_windows(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
@@ -118,6 +134,57 @@ def _fold_by_one_operation(
         return [total]
     start = rewriter.emit(BroadcastInDim(total.type.shape, ()), initial)
     return lift(rewriter, instruction.regions[0], (start, total))
+
+
+def repeat_elements(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """Repeat elements that windows have one each of: the gradient of an average of windows that do not overlap, or of all.
+
+    JAX writes it as the windows' own sums again, of the gradient with zeros around and between its elements.
+    """
+    op, shape = instruction.op, instruction.results[0].type.shape
+    assert isinstance(op, ReduceWindow)
+    combiner = simple_combiner(instruction.regions[0])
+    if combiner is None or len(instruction.operands) != 2:
+        return None
+    x, initial = instruction.operands
+    constant = _constant(initial, rewriter)
+    if constant is None or not is_neutral(combiner, constant) or 0 in (*shape, *x.type.shape):
+        return None
+    low, between = op.low, tuple(dilation - 1 for dilation in op.base_dilations)
+    padded = rewriter.producer(x, Pad)
+    if padded is not None and not any((*op.low, *op.high, *between)):
+        filling = _constant(padded[1][1], rewriter)
+        if filling is None or not is_neutral(combiner, filling) or min((*padded[0].low, *padded[0].high)) < 0:
+            return None
+        low, between, x = padded[0].low, padded[0].interior, padded[1][0]
+    times: list[int] = []
+    for d, size in enumerate(x.type.shape):
+        taps = op.window_dimensions[d]
+        is_each = (size == 1 or between[d] == taps - 1) and low[d] == taps - 1
+        if op.window_strides[d] != 1 or op.window_dilations[d] != 1 or not is_each:
+            return None
+        times.append(taps)
+    if max(times, default=1) == 1:
+        return None
+    apart = tuple(n for pair in zip(x.type.shape, times, strict=True) for n in pair)
+    repeated = rewriter.emit(BroadcastInDim(apart, tuple(range(0, len(apart), 2))), x)
+    whole = tuple(size * n for size, n in zip(x.type.shape, times, strict=True))
+    repeated = rewriter.emit(Reshape(whole), repeated)
+    kept = tuple(min(sides) for sides in zip(whole, shape, strict=True))
+    if kept != whole:
+        repeated = rewriter.emit(Slice((0,) * len(kept), kept, (1,) * len(kept)), repeated)
+    if kept == shape:
+        return repeated
+    rest = tuple(n - k for n, k in zip(shape, kept, strict=True))  # windows that have no element
+    neutral = rewriter.emit(Constant.of(neutral_element(combiner, x.type.dtype), x.type.dtype))
+    return rewriter.emit(Pad((0,) * len(rest), rest, (0,) * len(rest)), repeated, neutral)
+
+
+def _constant(value: Value, rewriter: Rewriter) -> Constant | None:
+    """Return the constant that a scalar is, or repeats."""
+    while (repeated := rewriter.producer(value, BroadcastInDim)) is not None:
+        (value,) = repeated[1]
+    return rewriter.constant(value)
 
 
 SEPARATE_FROM = 2
