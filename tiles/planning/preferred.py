@@ -37,7 +37,7 @@ from tiles.graph import (
 from tiles.graph.program import Step
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import Operand, Priced, Question, draft, leaving, preferred_layout, search
-from tiles.planning.choose import best, copy_cost
+from tiles.planning.choose import STAYS_FROM, best, copy_cost
 from tiles.planning.met import Met
 from tiles.planning.state import Planning
 from tiles.poplibs.popnn import RowFunction
@@ -181,12 +181,10 @@ class Preferences:
         None where several read a little each, or another shape of it is read, or whole rows, and none reads most.
         """
         tensors = self.planning.given.tensors
-        first: set[str] = set()
+        first: dict[str, Reader | None] = {}
         little: Counter[str] = Counter()
-        otherwise: set[str] = (
-            set()
-        )  # what is read in another shape, in one of several ways, or after it is updated, too
-        made: dict[str, str] = {}
+        otherwise: set[str] = set()  # read in another shape, in one of several ways, or after it is updated
+        made: dict[str, str] = {}  # what is left of an update, by the name of what was updated
         found: dict[str, Reader | None] = {}
         for step in self._followed():
             for k, name in enumerate(read_by(step)):
@@ -199,24 +197,28 @@ class Preferences:
                     continue
                 if isinstance(step, Reshape) or _is_row_function(step):
                     otherwise.add(name)
-                    first.add(name)
+                    first.setdefault(name, None)
                     continue
-                share = _share_read((step, k), tensor.shape)
-                if _is_update((step, k)):  # few of its elements say where
-                    new = max((math.prod(tensors[n].shape) for n in step.operands[1:]), default=0)
-                    share = min(1.0, new / math.prod(tensor.shape))
+                reader = step, k
+                if _is_update(reader):
                     made[step.results[0]] = name
-                if (
-                    share <= LITTLE
-                    and math.prod(tensor.shape) > FEW
-                    and (name in little or name not in first)
-                ):
+                share, is_first = _share_read(reader, tensor.shape), name not in first
+                # how a table lies that is looked up in first, its plan says, which spreads it
+                is_little = share <= LITTLE and math.prod(tensor.shape) > FEW
+                if is_little and (name in little or (is_first and not _is_lookup(reader))):
                     little[name] += 1
                 elif name in little and share >= MOST:
-                    found.setdefault(name, (step, k))
-                first.add(name)
-        several = (name for name, count in little.items() if count > 1 or name in otherwise)
-        return dict.fromkeys(several) | found
+                    found.setdefault(name, reader)
+                first.setdefault(name, reader)
+        several = [name for name, count in little.items() if count > 1 or name in otherwise]
+        several += [n for n in otherwise if (one := first.get(n)) is not None and self._is_spread(n, one)]
+        return dict.fromkeys(sorted(several)) | found
+
+    def _is_spread(self, name: str, reader: Reader) -> bool:
+        """Whether what is updated, or looked up in, first had better be spread evenly where the rest reads it otherwise."""
+        tensor, target = self.planning.given.tensors[name], self.planning.graph.target
+        is_small = math.prod(tensor.shape) * itemsize(tensor.dtype) <= STAYS_FROM * target.bytes_per_tile
+        return _is_update(reader) or (_is_lookup(reader) and is_small)
 
     def set_preferred_layouts(self, step: Step) -> None:
         """Give what a step is the first to read a layout that those which read it later want, too."""
@@ -522,11 +524,11 @@ def _share_read(reader: Reader, shape: tuple[int, ...]) -> float:
 
 
 def _is_whole(reader: Reader, shape: tuple[int, ...]) -> bool:
-    """Whether an operation reads an operand as a whole, element by element or to sum it up, not where something says."""
-    if reader[0].codelet.is_pointwise:
-        return _reads_in_place(reader)
+    """Whether an operation reads most of an operand, element by element or to sum it up, not where something says."""
+    if reader[0].codelet.is_pointwise and _reads_in_place(reader):
+        return True
     is_at_places = _is_lookup(reader) or _is_update(reader)
-    return not is_at_places and not reader[0].codelet.is_contraction and _share_read(reader, shape) == 1
+    return not is_at_places and not reader[0].codelet.is_contraction and _share_read(reader, shape) >= MOST
 
 
 def _reads_in_place(reader: Reader) -> bool:

@@ -83,7 +83,7 @@ def heads(x, weights, mixed=lambda made, head: [*made, head], made=()):
         (lambda made, head: [*made, head], (), 8, []),
         (lambda made, head: made + head, 0.0, 8, []),  # one sum in a round waits for the round before
         (lambda made, head: jnp.tanh(made @ head.T @ head) * head.sum(), 1.0, 8, [8]),
-        (lambda made, head: made + head, 0.0, 160, [160]),  # too many to be planned one by one
+        (lambda made, head: made + head, 0.0, 640, [640]),  # too many to be planned one by one
     ],
 )
 def test_rounds_that_may_run_side_by_side_stay(mixed, made, count, expected) -> None:
