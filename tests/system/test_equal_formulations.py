@@ -137,6 +137,7 @@ def of_taps(x, dy):
 
 
 PAIRS = {
+    "sizes": (jnp.abs, lambda x: jnp.maximum(x, -x), of(H, (1_000_000,)), 1.0),
     "a kernel's gradient over long rows": (of_kernel, of_taps, of(H, (1, 3000, 768), (1, 3000, 768)), 1.0),
     "angles of every layer": (
         turned_by_layer,

@@ -161,11 +161,12 @@ def _is_dear(body: Body, index: int, stated: Cycles, extents: Extents, target: T
     """Return whether code of ours may be much quicker than PopLibs' vertex of a function, so that it is asked for.
 
     Vertices of a tensor and a row, or a value for each row, spend much on every row, and on every element of one row: code is
-    asked for where they take ``DEAR`` times as long as that of two tensors. A boolean's opposite takes booleans one by one, and
-    divisions of integers call a function for each.
+    asked for where they take ``DEAR`` times as long as that of two tensors. A boolean's opposite takes booleans one by one, as a
+    float's size does floats, and divisions of integers call a function for each.
     """
     name, arguments, attrs = body[index]
-    if name == "not" and body_dtypes(body, extents.operand_dtypes)[arguments[0]] == "bool":
+    dtype = body_dtypes(body, extents.operand_dtypes)[arguments[0]] if arguments else ""
+    if (name == "not" and dtype == "bool") or (name == "abs" and dtype in ("float16", "float32")):
         return stated.basis is not Basis.ASSUMED and not _is_compiled(target)
     if len(arguments) != 2 or stated.basis is Basis.ASSUMED or _is_compiled(target):
         return False
