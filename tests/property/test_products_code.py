@@ -34,10 +34,16 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(low, 5, shape).astype(dtype)
 
 
+WITHOUT_CODE = "columns of bfloat16 that end inside a word"
+"""Why partials of odd rows of bfloat16 are combined without code, which the documentation says (docs/element_compiler.md)."""
+
+
 def assert_code_computes(executable: Executable, x: np.ndarray, w: np.ndarray, expected: np.ndarray) -> None:
     """Check that what multiplies has code, which in the ring says what the codelet means and else the numbers."""
     entries = [e for name, e in coverage_of(executable).codelets.items() if name.startswith("poplin::")]
-    assert entries and all(entry.by_code == entry.vertices for entry in entries)
+    assert entries and all(
+        entry.by_code == entry.vertices or set(entry.reasons) == {WITHOUT_CODE} for entry in entries
+    )
     (found,), _ = make_engine(executable, "tile").run(x, w)
     np.testing.assert_array_equal(np.asarray(found), expected)
     rng = np.random.default_rng(7)

@@ -265,27 +265,29 @@ class Preferences:
         planning = self.planning
         ways = [(found.plan, reader) for reader in wanted for found in self._ranked(reader)]
         layouts: dict[Layout, tuple[Plan, Reader]] = {}
-        is_cut_across = False
+        is_cut_across = is_too_much = False
         for plan, reader in ways if len(readers) > 1 else ways[:1]:
             layout = reshape_layout(self._waiting(reader, plan), shape)
-            if layout is not None and self._may_hold(layout, shape, reader):
+            if layout is None:
+                is_cut_across = True
+            elif self._may_hold(layout, shape, reader):
                 layouts.setdefault(layout, (plan, reader))
             else:
-                is_cut_across = True
+                is_too_much = True
         if not layouts:
             return None
         cheapest = next(iter(layouts))
-        if len(layouts) > 1 or is_cut_across:
+        if len(layouts) > 1 or is_cut_across or is_too_much:
             costs = {layout: self._cost_of_all(readers, layout) for layout in layouts}
-            if min(costs.values()) > surely * costs[cheapest]:
+            if not is_too_much and min(costs.values()) > surely * costs[cheapest]:
                 return None
             cheapest = min(costs, key=costs.__getitem__)
             # where a reshape leaves few ways, all of a tensor on one tile for instance, none may be better
-            if (
-                is_cut_across
-                and self._cost_of_all(readers, self._spread(shape, readers[0])) < costs[cheapest]
-            ):
-                return None
+            evenly = self._spread(shape, readers[0])
+            if is_too_much or is_cut_across:
+                is_better = self._cost_of_all(readers, evenly) < costs[cheapest]
+                if is_better:
+                    return evenly if is_too_much else None
         plan, reader = layouts[cheapest]
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, math.prod(shape)))
         return reshape_layout(self._waiting(reader, plan), shape)
