@@ -47,7 +47,6 @@ def _one(name, dtype, *maps, attrs=(), sizes=None):
         ("tanh", "float32", 17 + 12 * 100),  # 12 slots for 2 elements
         ("tanh", "float16", 17 + 4 * 50),
         ("exponential", "float32", 33 + 6 * 100),  # exp has its own prologue
-        ("abs", "float32", 17 + (1 + 4) * 200),  # scalar +4
         ("ceil", "float32", 17 + (2 + 4) * 100),  # natural vector +4
         ("sqrt", "float16", 17 + 23 * 50),
         ("not", "int32", 17 + (1 + 4) * 100),
@@ -55,6 +54,13 @@ def _one(name, dtype, *maps, attrs=(), sizes=None):
 )
 def test_one_function_of_a_tensor(name, dtype, slots):
     assert _one(name, dtype) == (11 + 9 + 6 * slots, Basis.DOCUMENTED)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_sizes_take_code_of_two_and_four_at_once(dtype):
+    """PopLibs' vertex takes 1 + 4 slots for each of a worker's 200."""
+    cycles, basis = _one("abs", dtype)
+    assert cycles < (11 + 9 + 6 * (17 + (1 + 4) * 200)) / 2 and basis is Basis.DERIVED
 
 
 @pytest.mark.parametrize("name", ["sine", "cosine"])
