@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from hlo_passes.ir import Module, print_module
+from hlo_passes.ops import Repeat, While
 from hlo_passes.passes import (
     LESS_HELD,
     EarlyUpdates,
+    LoopProducts,
     Pipeline,
     Recompute,
     Rematerialize,
@@ -24,8 +26,9 @@ class Ways:
     """What the passes leave of a program in each of the ways in which it is compiled until it fits.
 
     There is a second one where pass ``serialize`` computes other values in slices when less may be held; else, where much is held
-    and donated state could be updated earlier (pass ``early-updates``). Where much is held there is another in which values
-    are computed again rather than kept (pass ``recompute``) and donated state is updated early, too. Each is made when it is asked for.
+    and donated state could be updated earlier (pass ``early-updates``). Where much is held there is another in which loops keep nothing
+    for products after them (without pass ``loop-products``), if that is less, and one in which values are computed again rather than
+    kept (pass ``recompute``) and donated state is updated early, too. Each is made when it is asked for.
     """
 
     def __init__(self, module: Module, passes: str | Pipeline) -> None:
@@ -45,17 +48,19 @@ class Ways:
             self._begun.append((optimize(sliced, kept), rest))
         held = sum(type_.size_bytes for type_ in module.entry_computation.parameter_types)
         # Where arguments alone take more than the memory nothing makes room.
-        if first.memory and held <= first.memory and self._peak_bytes() > LESS_HELD * first.memory:
+        if first.memory and held <= first.memory and _peak_bytes(self[0]) > LESS_HELD * first.memory:
             least, _ = self._begun[-1]
             if len(self._begun) == 1 and optimize(self[0], EARLY) is not self[0]:
                 self._begun.append((self[0], EARLY))
+            lean = Pipeline(tuple(item for item in rest.items if not isinstance(item, LoopProducts)))
+            if any(isinstance(i.op, Repeat | While) for i in least.walk()):
+                kept_bytes, peak = _peak_bytes(optimize(least, lean)), _peak_bytes(optimize(least, rest))
+                if kept_bytes < peak:
+                    self._begun.append((least, lean))
+                    rest = lean
             again = optimize(least, RECOMPUTED)
             if again is not least:
                 self._begun.append((again, Pipeline((*rest.items, *EARLY.items))))
-
-    def _peak_bytes(self) -> int:
-        """Return how many bytes the first way holds at once."""
-        return analyze(self[0].entry_computation, self[0].donated).peak_bytes
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -67,3 +72,8 @@ class Ways:
             module, passes = self._begun[number]
             self._made[number] = optimize(module, passes)
         return self._made[number]
+
+
+def _peak_bytes(module: Module) -> int:
+    """Return how many bytes a module holds at once."""
+    return analyze(module.entry_computation, module.donated).peak_bytes
