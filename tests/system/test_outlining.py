@@ -216,19 +216,15 @@ def members(width: int, dtype: Any = jnp.float32) -> tuple[Any, ...]:
 FORMS = {"plain": lambda f: f, "jit": jax.jit, "checkpoint": jax.checkpoint}
 
 
-@pytest.mark.parametrize("form", ["jit", "checkpoint"])
-def test_calls_that_wait_for_none_of_each_other_run_side_by_side(form: str) -> None:
-    """Each call of a function of its own ran after the one before: five times as long for eight members."""
+@pytest.mark.parametrize(("form", "share"), [("jit", 1.0), ("checkpoint", 1.5)])
+def test_calls_that_wait_for_none_of_each_other_run_side_by_side(form: str, share: float) -> None:
+    """Each call of a function of its own ran after the one before: six times as long; what is computed again takes a third more."""
 
-    def cycles(form: str, several: bool) -> int:
-        weights, x = members(64)
+    def cycles(form: str) -> int:
         gradient = jax.grad(functools.partial(ensemble, FORMS[form](member)))
-        compiled = (
-            ipuxla.jit(gradient, target="gc200").lower(weights if several else weights[:1], x).compile()
-        )
-        return compiled.cost_analysis()["cycles"]
+        return ipuxla.jit(gradient, target="gc200").lower(*members(64)).compile().cost_analysis()["cycles"]
 
-    assert cycles(form, True) <= 1.05 * cycles("plain", True) or cycles(form, True) <= 3 * cycles(form, False)
+    assert cycles(form) <= share * cycles("plain")
 
 
 @pytest.mark.parametrize("form", FORMS)

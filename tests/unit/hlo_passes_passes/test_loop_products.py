@@ -22,6 +22,8 @@ T, B, D, H = 7, 2, 5, 8
 
 
 def lstm(x, w, u, b):
+    zeros = jnp.zeros((x.shape[1], u.shape[0]), x.dtype)
+
     def step(carry, z):
         h, c = carry
         i, f, g, o = jnp.split(z @ w + h @ u + b, 4, -1)
@@ -29,7 +31,6 @@ def lstm(x, w, u, b):
         h = jax.nn.sigmoid(o) * jnp.tanh(c)
         return (h, c), h
 
-    zeros = jnp.zeros((B, H), x.dtype)
     return jnp.sum(lax.scan(step, (zeros, zeros), x)[1].astype(jnp.float32) ** 2)
 
 
@@ -219,49 +220,20 @@ def test_large_products_and_large_stacks_stay() -> None:
     )
 
 
+def compiled(steps: int, batch: int, inputs: int, width: int, passes: str | None = None):
+    """Return the gradient of an LSTM over so many steps for a GC200."""
+    shapes = (steps, batch, inputs), (inputs, 4 * width), (width, 4 * width), (4 * width,)
+    args = [jax.ShapeDtypeStruct(shape, jnp.float16) for shape in shapes]
+    return ipuxla.jit(jax.grad(lstm, (0, 1, 2, 3)), target="gc200", passes=passes).lower(*args).compile()
+
+
 def test_a_recurrent_gradient_takes_a_quarter_less() -> None:
-    of = jax.ShapeDtypeStruct
-    shapes = (40, 32, 256), (256, 2048), (512, 2048), (2048,)
-
-    def loss(x, w, u, b):
-        def step(carry, z):
-            h, c = carry
-            i, f, g, o = jnp.split(z @ w + h @ u + b, 4, -1)
-            c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-            h = jax.nn.sigmoid(o) * jnp.tanh(c)
-            return (h, c), h
-
-        zeros = jnp.zeros((32, 512), x.dtype)
-        return jnp.sum(lax.scan(step, (zeros, zeros), x)[1].astype(jnp.float32) ** 2)
-
-    args = [of(shape, jnp.float16) for shape in shapes]
-    cycles = [
-        ipuxla.jit(jax.grad(loss, (0, 1, 2, 3)), target="gc200", passes=passes)
-        .lower(*args)
-        .compile()
-        .cost_analysis()["cycles"]
-        for passes in (None, WITHOUT)
-    ]
-    assert cycles[0] <= 0.75 * cycles[1]
+    cycles, without = (
+        compiled(40, 32, 256, 512, passes).cost_analysis()["cycles"] for passes in (None, WITHOUT)
+    )
+    assert cycles <= 0.75 * without
 
 
 def test_a_program_that_only_fits_without_keeps_its_products_in_the_loop() -> None:
     """What 250 steps would keep takes as much again as what they keep anyway."""
-    of = jax.ShapeDtypeStruct
-    batch, width = 64, 1024
-
-    def loss(x, w, u, b):
-        def step(carry, z):
-            h, c = carry
-            i, f, g, o = jnp.split(z @ w + h @ u + b, 4, -1)
-            c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-            h = jax.nn.sigmoid(o) * jnp.tanh(c)
-            return (h, c), h
-
-        zeros = jnp.zeros((batch, width), x.dtype)
-        return jnp.sum(lax.scan(step, (zeros, zeros), x)[1].astype(jnp.float32) ** 2)
-
-    shapes = (250, batch, width // 2), (width // 2, 4 * width), (width, 4 * width), (4 * width,)
-    args = [of(shape, jnp.float16) for shape in shapes]
-    compiled = ipuxla.jit(jax.grad(loss, (0, 1, 2, 3)), target="gc200").lower(*args).compile()
-    assert compiled.memory_analysis()["fits"]
+    assert compiled(250, 64, 512, 1024).memory_analysis()["fits"]
