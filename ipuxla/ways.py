@@ -49,13 +49,15 @@ class Ways:
         held = sum(type_.size_bytes for type_ in module.entry_computation.parameter_types)
         # Where arguments alone take more than the memory nothing makes room.
         if first.memory and held <= first.memory and _peak_bytes(self[0]) > LESS_HELD * first.memory:
-            least, _ = self._begun[-1]
+            number = len(self._begun) - 1
+            least, _ = self._begun[number]
             if len(self._begun) == 1 and optimize(self[0], EARLY) is not self[0]:
                 self._begun.append((self[0], EARLY))
             lean = Pipeline(tuple(item for item in rest.items if not isinstance(item, LoopProducts)))
             if any(isinstance(i.op, Repeat | While) for i in least.walk()):
-                kept_bytes, peak = _peak_bytes(optimize(least, lean)), _peak_bytes(optimize(least, rest))
-                if kept_bytes < peak:
+                leaner = optimize(least, lean)
+                if _peak_bytes(leaner) < _peak_bytes(self[number]):
+                    self._made[len(self._begun)] = leaner
                     self._begun.append((least, lean))
                     rest = lean
             again = optimize(least, RECOMPUTED)

@@ -157,7 +157,6 @@ def _first_runs(reduce: Instruction, type_: TensorType, combiner: str) -> list[t
     return [tuple(runs[-1]), tuple(runs[0])] if len(runs) > 1 else []
 
 
-_WORD_BITS = 32
 SURELY_LESS = 0.7
 """What computing elements before they are folded costs at most, as a share of folding them as they are computed, to be done: they
 take memory, and what is brought where the one or the other reads it is not counted."""
@@ -167,6 +166,7 @@ FEW_OPERANDS = 4
 """Of which code that folds what it computes of them keeps all in registers."""
 FEW_BYTES = 1 / 16
 """Share of an IPU's memory that elements computed before they are folded may take."""
+_WORD_BITS = 32
 
 
 def _may_be_apart(region: Computation, lowering: Lowering) -> bool:

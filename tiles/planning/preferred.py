@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
@@ -88,16 +88,16 @@ class Preferences:
 
     @cached_property
     def readers(self) -> dict[str, list[Reader]]:
-        """The operations that read a parameter which a contraction reads, but not first; in program order.
+        """Of each parameter that a contraction reads, but not first, the operations that read it, in program order.
 
-        What reads a reshape of a parameter reads the parameter, as what reads it with some elements updated in place does: the cache
-        of keys that a step of decoding writes one of.
+        What reads a reshape of a parameter reads the parameter. So does what reads it with some elements updated in place: a cache
+        of keys, of which a step of decoding writes one.
         """
         origin = {name: name for name in self.parameters | self._updated_in_choices}
         found: dict[str, list[Reader]] = {}
         early: set[str] = set()
         multiplied: set[str] = set()
-        for step in self._with_updates():
+        for step in self._followed(_updated_by):
             if isinstance(step, Reshape) and step.source in origin:
                 origin[step.destination] = origin[step.source]
                 early.add(origin[step.source])
@@ -117,30 +117,17 @@ class Preferences:
                         origin[step.results[0]] = parameter
         return {name: readers for name, readers in found.items() if name in early & multiplied}
 
-    def _with_updates(self) -> Iterator[Step]:
-        """Yield the steps; of what updates a few elements in one of several ways the first, then what its result is called later."""
-        for step in self.sequence.steps:
-            first = _first_update(step)
-            if first is None or not isinstance(step, Choice):
-                yield step
-                continue
-            yield from first.body.steps
-            for inside, outside in zip(first.results, step.results, strict=True):
-                yield Reshape(outside, inside)
-
     @cached_property
     def _updated_in_choices(self) -> set[str]:
         """The inputs and variables, not written by another step, that are updated in one of several ways."""
         tensors = self.planning.given.tensors
         written = {name for step in self.sequence.steps for name in written_by(step)}
-        found: set[str] = set()
-        for step in self.sequence.steps:
-            first = _first_update(step)
-            for each in first.body.steps if first is not None else ():
-                names = each.operands if isinstance(each, Operation) else ()
-                found.update(
-                    n for k, n in enumerate(names) if isinstance(each, Operation) and _is_update((each, k))
-                )
+        found = {
+            each.operands[k]
+            for step in self.sequence.steps
+            if isinstance(step, Choice)
+            for each, k in _updated_by(step.alternatives[0])
+        }
         return {n for n in found - written if n in tensors and tensors[n].kind in (INPUT, VARIABLE)}
 
     @cached_property
@@ -156,6 +143,7 @@ class Preferences:
             if isinstance(step, Reshape):
                 if step.source in made and tensors[step.destination].shape == tensors[step.source].shape:
                     made[step.destination] = made[step.source]
+            if not isinstance(step, Operation):
                 continue
             for k, name in enumerate(step.operands):
                 origin = made.get(name, name)
@@ -187,6 +175,8 @@ class Preferences:
         made: dict[str, str] = {}  # what is left of an update, by the name of what was updated
         found: dict[str, Reader | None] = {}
         for step in self._followed():
+            if not isinstance(step, Operation | Reshape):
+                continue
             for k, name in enumerate(read_by(step)):
                 if name in made and isinstance(step, Reshape):
                     made[step.destination] = made[name]
@@ -282,11 +272,10 @@ class Preferences:
             if not is_too_much and min(costs.values()) > surely * costs[cheapest]:
                 return None
             cheapest = min(costs, key=costs.__getitem__)
-            # where a reshape leaves few ways, all of a tensor on one tile for instance, none may be better
-            evenly = self._spread(shape, readers[0])
             if is_too_much or is_cut_across:
-                is_better = self._cost_of_all(readers, evenly) < costs[cheapest]
-                if is_better:
+                # where a reshape leaves few ways, all of a tensor on one tile for instance, none may be better
+                evenly = self._spread(shape, readers[0])
+                if self._cost_of_all(readers, evenly) < costs[cheapest]:
                     return evenly if is_too_much else None
         plan, reader = layouts[cheapest]
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, math.prod(shape)))
@@ -348,7 +337,8 @@ class Preferences:
     @cached_property
     def _next_of(self) -> dict[str, set[str]]:
         """By variable the names of the operations of which a result is copied into it: what a loop's next trip reads."""
-        made = {result: step.name for step in self._operations() for result in step.results}
+        operations = (step for step in self._followed() if isinstance(step, Operation))
+        made = {result: step.name for step in operations for result in step.results}
         found: dict[str, set[str]] = {}
         for step in self.sequence.steps:
             if isinstance(step, Copy) and step.axis is None and len(step.sources) == 1:
@@ -357,22 +347,20 @@ class Preferences:
                 )
         return found
 
-    def _followed(self) -> Iterator[Operation | Reshape]:
-        """Yield operations and reshapes, and what results of choices are called later; of several ways the first."""
+    def _followed(self, is_followed: Callable[[Alternative], object] | None = None) -> Iterator[Step]:
+        """Yield the steps; of what can be computed in several ways those of the first, then what its results are called later.
+
+        Where ``is_followed`` says no of that way it is one step.
+        """
         for step in self.sequence.steps:
             if isinstance(step, Choice):
                 first = step.alternatives[0]
-                yield from (each for each in first.body.steps if isinstance(each, Operation))
-                for inside, outside in zip(first.results, step.results, strict=True):
-                    yield Reshape(outside, inside)
-            elif isinstance(step, Operation | Reshape):
-                yield step
-
-    def _operations(self) -> Iterator[Operation]:
-        """Yield the operations of the sequence; of what can be computed in several ways those of the first."""
-        for step in self.sequence.steps:
-            inner = step.alternatives[0].body.steps if isinstance(step, Choice) else (step,)
-            yield from (each for each in inner if isinstance(each, Operation))
+                if is_followed is None or is_followed(first):
+                    yield from first.body.steps
+                    for inside, outside in zip(first.results, step.results, strict=True):
+                        yield Reshape(outside, inside)
+                    continue
+            yield step
 
     def _question(self, reader: Reader, layout: Layout | None) -> Question:
         operation, k = reader
@@ -490,14 +478,11 @@ def _is_update(reader: Reader) -> bool:
     return is_update and _reads_in_place(reader) and operation.form.results == (operation.form.operands[k],)
 
 
-def _first_update(step: Step) -> Alternative | None:
-    """Return the first of several ways to update some elements of an operand in place."""
-    if not isinstance(step, Choice):
-        return None
-    first = step.alternatives[0]
-    operations = [each for each in first.body.steps if isinstance(each, Operation)]
-    updates = any(_is_update((each, k)) for each in operations for k in range(len(each.operands)))
-    return first if updates else None
+def _updated_by(way: Alternative) -> list[Reader]:
+    """Return the operations of one of several ways that change some elements of an operand in place."""
+    operations = [each for each in way.body.steps if isinstance(each, Operation)]
+    readers = [(each, k) for each in operations for k in range(len(each.operands))]
+    return [reader for reader in readers if _is_update(reader)]
 
 
 def _is_row_function(operation: Operation) -> bool:

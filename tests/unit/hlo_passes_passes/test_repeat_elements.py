@@ -13,7 +13,7 @@ from jax import lax
 import ipuxla
 from hlo_passes.ir import evaluate_module
 from hlo_passes.ops import ReduceWindow
-from hlo_passes.passes import optimize
+from hlo_passes.passes import DEFAULT_PIPELINE, optimize
 from ipuxla.frontend.importer import import_stablehlo
 
 
@@ -51,12 +51,26 @@ def test_gradients_are_those_of_jax(data) -> None:
     np.testing.assert_allclose(np.asarray(found), jax.jit(function)(*args), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
+EACH = pytest.mark.parametrize(
     ("shape", "window"), [((7, 7), (7, 7)), ((8, 8), (2, 2)), ((9, 11), (2, 3)), ((6, 5), (6, 1))], ids=str
 )
+
+
+@EACH
 def test_no_windows_are_left(shape, window) -> None:
     module = module_of(gradient(window, window), *arguments(shape, window, window))
     assert not any(isinstance(i.op, ReduceWindow) for i in module.walk())
+
+
+@EACH
+def test_in_the_ring_every_bit_is_as_without(shape, window) -> None:
+    function, args = gradient(window, window), arguments(shape, window, window)
+    target = ipuxla.Target.named("gc200").replace(num_tiles=8)
+    found, plain = (
+        ipuxla.jit(function, target=target, arithmetic="ring", passes=passes)(*args)
+        for passes in (DEFAULT_PIPELINE, DEFAULT_PIPELINE.replace("repeat-elements,", ""))
+    )
+    np.testing.assert_array_equal(found, plain)
 
 
 def test_windows_that_overlap_stay() -> None:

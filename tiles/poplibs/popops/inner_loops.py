@@ -360,22 +360,7 @@ def _conversion_loop(source: str, target: str) -> Loop:
 
 
 _EXACT = frozenset(
-    {
-        *(
-            "negate",
-            "abs",
-            "maximum",
-            "minimum",
-            "clamp",
-            "sign",
-            "select",
-            "compare",
-            "is_finite",
-            "floor",
-            "ceil",
-        ),
-        *("round_nearest_even", "round_nearest_afz"),
-    }
+    "negate abs maximum minimum clamp sign select compare is_finite floor ceil round_nearest_even round_nearest_afz".split()
 )
 """Functions of which a bfloat16 that is widened gives one, or a boolean: nothing is rounded."""
 WIDENED, ROUNDED = 2, 6
